@@ -1,0 +1,94 @@
+"""The client API: what an Engine and a Client both offer, and all that a program (`radixrt.lang`) knows of either."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from radixrt.params import Constraint, SamplingParams
+from radixrt.prompts import PromptLike
+from radixrt.results import Delta, Generation, ModelInfo
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """A tokenized prompt: its ids, its rendered text, and the exact bytes of each token (joined: the text)."""
+
+    ids: tuple[int, ...]
+    text: str
+    pieces: tuple[bytes, ...]
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Synchronous calls and their async twins (an `a` in front), safe to use from any thread or event loop.
+
+    All raise a subclass of RadixrtError; `timeout` is in seconds and raises Aborted after the request was cancelled.
+    Leaving a stream before its end (closing the iterator) cancels the request.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def generate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation: ...
+
+    def stream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[Delta]: ...
+
+    async def agenerate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation: ...
+
+    def astream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Delta]: ...
+
+    def tokenize(self, prompt: PromptLike) -> Tokens: ...
+
+    async def atokenize(self, prompt: PromptLike) -> Tokens: ...
+
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+
+    async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+
+    def score(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        """Log-probability of each token of each option (token ids) as the continuation of the prompt."""
+        ...
+
+    async def ascore(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]: ...

@@ -1,0 +1,95 @@
+"""One frozen config a process. `EngineConfig` is the user's; the others are made from it once, in `engine.py`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+DType = Literal["auto", "float32", "bfloat16"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user may choose. Names follow the peers' flags (`--served-model-name`, `--max-num-seqs`)."""
+
+    model: str
+    """Short name, local directory, GGUF file or hub name."""
+    served_model_name: str | None = None
+    tokenizer: str | None = None
+    """A tokenizer.json, or a directory that holds one, instead of the model's own."""
+    chat_template: str | None = None
+    """A file that holds a Jinja template, instead of the model's own."""
+    dtype: DType = "auto"
+    """auto: bfloat16 where the CPU multiplies it natively, else float32."""
+    threads: int | None = None
+    """Compute threads of the runner; None: OMP_NUM_THREADS, else the cores that affinity and cgroup allow."""
+    context_length: int | None = None
+    """None: the model's own."""
+    kv_tokens: int | None = None
+    """Slots of the KV pool; None: from free memory."""
+    max_num_seqs: int = 64
+    """Rows in one step."""
+    max_num_batched_tokens: int = 512
+    """Token budget of one step, decode rows and prefill chunks together."""
+    max_waiting: int = 1024
+    """Requests that may wait; one more is refused (503)."""
+    policy: Literal["lpm", "fcfs"] = "lpm"
+    """Order of waiting requests: longest cached prefix first with ageing, or first come first served."""
+    prefix_cache: bool = True
+    max_wait_s: float = 10.0
+    """Ageing: a request that has waited this long goes before all that have not."""
+    check: bool = False
+    """Prove the cache's invariants after every step (debugging; tests set it)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    start_timeout_s: float = 300.0
+
+
+class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Config of process 1. Addresses are ZeroMQ endpoints."""
+
+    model_path: str
+    model_name: str
+    tokenizer: str | None
+    chat_template: str | None
+    client_address: str
+    scheduler_in: str
+    """Tokenizer -> scheduler."""
+    scheduler_out: str
+    """Scheduler -> tokenizer."""
+    ipc_dir: str
+    log_level: str
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Config of process 2."""
+
+    model_path: str
+    model_name: str
+    tokenizer: str | None
+    scheduler_in: str
+    scheduler_out: str
+    runner_address: str
+    ipc_dir: str
+    context_length: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_waiting: int
+    policy: str
+    prefix_cache: bool
+    max_wait_s: float
+    check: bool
+    log_level: str
+
+
+class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Config of process 3."""
+
+    model_path: str
+    dtype: str
+    threads: int
+    context_length: int | None
+    kv_tokens: int | None
+    max_num_batched_tokens: int
+    runner_address: str
+    ipc_dir: str
+    log_level: str

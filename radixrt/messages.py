@@ -1,0 +1,431 @@
+"""Every message between processes. Nothing else crosses, and every message is typed (msgspec, tagged; no pickle).
+
+The road of a request, one hop each way a step:
+
+    client --Submit--> tokenizer --Enqueue--> scheduler --StepPlan, StepMasks--> runner
+    client <--Deltas-- tokenizer <--TokenBatch-- scheduler <--StepResult-------- runner
+
+Arrays are numpy arrays on both sides; `transport` sends them as raw frames beside the header, without a copy. The
+receiver owns what it received and treats it as read-only. Array fields give shape and dtype in their comment.
+R: rows of a step, T: new tokens of a step, V: vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from radixrt.errors import ErrorInfo
+from radixrt.params import Constraint, SamplingParams
+from radixrt.results import CacheNode, Delta, EngineStats, FinishReason, ModelInfo, Usage
+
+Array: TypeAlias = np.ndarray  # type: ignore[type-arg]  # msgspec needs the bare class; shapes are in the comments
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages: immutable, tagged with its class name."""
+
+
+# --- what a request starts from -------------------------------------------------------------------------------------
+
+
+class TextPrompt(Message):
+    """Text to be tokenized as it stands; never parsed for special tokens."""
+
+    text: str
+    add_special_tokens: bool = True
+    """Put the model's BOS token in front where the model has one."""
+
+
+class TokensPrompt(Message):
+    """Token ids, used as they are."""
+
+    ids: Array  # int32[n]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn of a conversation; `content` is text (parts are joined before they get here)."""
+
+    role: str
+    content: str = ""
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatPrompt(Message):
+    """Messages, rendered by the model's own chat template in the tokenizer process.
+
+    With `after` the result is only what follows the first `after` messages, whose last one is still open (its end
+    marker not yet written) when `after_open`. So a program appends turns to the token ids it already has; where the
+    template's text for the longer conversation does not begin with that for the shorter one, the request is refused
+    with code `not_incremental`.
+    """
+
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    """Leave the last message open, so that generation continues its text."""
+    template_kwargs: dict[str, Any] = {}
+    after: int = 0
+    after_open: bool = False
+
+
+Prompt: TypeAlias = TextPrompt | TokensPrompt | ChatPrompt
+
+# --- client <-> tokenizer (DEALER <-> ROUTER) -----------------------------------------------------------------------
+# `request_id` is the client's own number, unique among its open requests; the tokenizer maps it to an internal one,
+# so no client can name another's request.
+
+
+class Hello(Message):
+    """Client -> tokenizer, first: answered by Loading while the engine starts and by Ready or StartupFailed."""
+
+
+class Submit(Message):
+    """Client -> tokenizer: generate. Answered by Deltas until every sample has a finish_reason, or by Failed."""
+
+    request_id: int
+    prompt: Prompt
+    sampling: SamplingParams
+    constraint: Constraint | None = None
+    cache_salt: str | None = None
+    """Requests share cached prefixes only with requests of the same salt."""
+    priority: int = 0
+    """Lower goes first among waiting requests."""
+    stream: bool = True
+    """False: no Delta before a sample is finished (fewer messages; the text is the same)."""
+
+
+class Abort(Message):
+    """Client -> tokenizer: nobody waits for this request any more. Nothing is answered; an unknown id is ignored."""
+
+    request_id: int
+
+
+class Tokenize(Message):
+    """Client -> tokenizer: the ids a prompt becomes. Answered by Tokenized or Failed."""
+
+    request_id: int
+    prompt: Prompt
+
+
+class Detokenize(Message):
+    """Client -> tokenizer: the text of token ids. Answered by Detokenized or Failed."""
+
+    request_id: int
+    ids: Array  # int32[n]
+    skip_special_tokens: bool = False
+
+
+class Query(Message):
+    """Client -> tokenizer -> scheduler: look at the engine. `flush` drops everything from the tree that nobody locks."""
+
+    request_id: int
+    what: Literal["stats", "tree", "flush"]
+
+
+class Tokenized(Message):
+    request_id: int
+    ids: Array  # int32[n]
+    text: str
+    """The rendered prompt (for a chat, the template's text)."""
+    pieces: list[bytes]
+    """Exact bytes of each token; joined they are the prompt's text, special tokens included."""
+
+
+class Detokenized(Message):
+    request_id: int
+    text: str
+
+
+class Deltas(Message):
+    """Tokenizer -> client: what one step brought to this client's requests: (request_id, delta) pairs."""
+
+    items: list[tuple[int, Delta]]
+
+
+class Failed(Message):
+    """Tokenizer -> client: this request ended in an error; nothing more will come for it."""
+
+    request_id: int
+    error: ErrorInfo
+
+
+class StatsAnswer(Message):
+    request_id: int
+    stats: EngineStats
+
+
+class TreeAnswer(Message):
+    request_id: int
+    nodes: list[CacheNode]
+
+
+class FlushAnswer(Message):
+    request_id: int
+    freed_tokens: int
+
+
+class Loading(Message):
+    """Runner -> scheduler -> tokenizer -> client: start-up progress."""
+
+    stage: str
+    fraction: float
+
+
+class Ready(Message):
+    """Tokenizer -> client: the engine serves."""
+
+    info: ModelInfo
+
+
+class StartupFailed(Message):
+    """Any process -> ... -> client: the engine cannot start; the process that says so exits."""
+
+    error: ErrorInfo
+
+
+FromClient: TypeAlias = Hello | Submit | Abort | Tokenize | Detokenize | Query
+ToClient: TypeAlias = (
+    Tokenized | Detokenized | Deltas | Failed | StatsAnswer | TreeAnswer | FlushAnswer | Loading | Ready | StartupFailed
+)
+
+# --- tokenizer <-> scheduler (PUSH/PULL both ways) ------------------------------------------------------------------
+# `request_id` is the tokenizer's number, unique for the life of the engine.
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """Who may share cached prefixes with whom; compared field by field, never as a joined string."""
+
+    model: str = ""
+    adapter: str | None = None
+    tenant: str | None = None
+    salt: str | None = None
+
+
+class Enqueue(Message):
+    """Tokenizer -> scheduler: a request over token ids. Answered by TokenBatch items or Rejected."""
+
+    request_id: int
+    ids: Array  # int32[n], n >= 1
+    sampling: SamplingParams
+    constraint: Constraint | None = None
+    namespace: Namespace = Namespace()
+    priority: int = 0
+
+
+class StopRow(Message):
+    """Tokenizer -> scheduler: sample `index` matched a stop string within its first `keep` tokens; it is finished."""
+
+    request_id: int
+    index: int
+    keep: int
+
+
+class Cancel(Message):
+    """Tokenizer -> scheduler: drop the request (client gone, or it failed in the tokenizer)."""
+
+    request_id: int
+
+
+class SchedulerQuery(Message):
+    """Tokenizer -> scheduler: `query_id` is the tokenizer's number for it."""
+
+    query_id: int
+    what: Literal["stats", "tree", "flush"]
+
+
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """New tokens of one sample. `ids` never holds the end token; a finish_reason comes exactly once a sample."""
+
+    request_id: int
+    index: int
+    ids: list[int] = []
+    logprobs: list[float] = []
+    """One a token, where asked for; else empty."""
+    top_ids: list[list[int]] = []
+    top_logprobs: list[list[float]] = []
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    """The stop_token_ids entry that ended the sample; None for the model's own end token."""
+    usage: Usage | None = None
+    """On the last delta of the request."""
+
+
+class PromptScores(Message):
+    """Scheduler -> tokenizer: log-probabilities of prompt tokens start.. (before any TokenDelta of the request)."""
+
+    request_id: int
+    start: int
+    logprobs: Array  # float32[n]; for start == 0 the first value is NaN: nothing comes before that token
+    top_ids: Array  # int32[n, k]
+    top_logprobs: Array  # float32[n, k]
+
+
+class TokenBatch(Message):
+    """Scheduler -> tokenizer: all new tokens of a step."""
+
+    items: list[TokenDelta]
+
+
+class Rejected(Message):
+    """Scheduler -> tokenizer: the request failed, at admission or while it ran."""
+
+    request_id: int
+    error: ErrorInfo
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the tree for the inspector; `head` holds its first token ids."""
+
+    depth: int
+    tokens: int
+    hits: int
+    locks: int
+    age_s: float
+    head: list[int]
+
+
+class SchedulerAnswer(Message):
+    """Scheduler -> tokenizer: answer to a SchedulerQuery; the one field that was asked for is set."""
+
+    query_id: int
+    stats: EngineStats | None = None
+    tree: list[TreeNode] | None = None
+    freed_tokens: int | None = None
+
+
+ToScheduler: TypeAlias = Enqueue | StopRow | Cancel | SchedulerQuery
+FromScheduler: TypeAlias = TokenBatch | PromptScores | Rejected | SchedulerAnswer | Loading | Ready | StartupFailed
+
+# --- scheduler <-> runner (DEALER <-> ROUTER) -----------------------------------------------------------------------
+
+
+class Connect(Message):
+    """Scheduler -> runner, first: answered by Loading and then RunnerReady or StartupFailed."""
+
+
+class RunnerReady(Message):
+    """Runner -> scheduler: the model is loaded and the pool allocated."""
+
+    kv_tokens: int
+    context_length: int
+    vocab_size: int
+    """Width of the logits, which may be above the tokenizer's vocabulary."""
+    dtype: str
+    device: str
+    threads: int
+
+
+class RowOpen(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that the runner must know from this step on. The row's id is free again after its close.
+
+    After a retraction the same sample is opened again, with the tokens it already has in `output_ids`.
+    """
+
+    row: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    """Of this sample: its random number at position p is a function of (seed, p) alone."""
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    bias_ids: list[int] = []
+    bias: list[float] = []
+    suppress_ids: list[int] = []
+    """Never sampled (end tokens under ignore_eos do not belong here: they may be sampled)."""
+    min_length: int = 0
+    """The tokens of `end_ids` are impossible while the sample's position is below this (prompt + min_tokens)."""
+    end_ids: list[int] = []
+    logprobs: int = -1
+    """-1: none; k >= 0: the chosen token's, and the k most likely."""
+    prompt_ids: Array | None = None  # int32[n]; only where repetition_penalty needs them
+    output_ids: Array | None = None  # int32[n]; only where a penalty needs them
+
+
+class ScoreSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Log-probabilities wanted for known tokens: new token `first + i` of the row predicts `targets[i]`."""
+
+    row_index: int
+    """Index into the step's rows, not a row id."""
+    first: int
+    """Offset into the row's new tokens."""
+    targets: Array  # int32[n]
+    top: int = 0
+
+
+class StepPlan(Message):
+    """Scheduler -> runner: one ragged step over rows in depth-first order of the prefix tree.
+
+    What a new token of row r reads: first every shared span whose row range holds r, then the row's private slots,
+    then the row's own new tokens up to and including itself (causal). Spans and private slots are in path order, and
+    keys already hold their rotary positions, so the order among them does not matter. A slot that is written in this
+    step may be read in this step by other rows (in-flight sharing): all of a layer's writes come before its reads.
+    """
+
+    step: int
+    opens: list[RowOpen]
+    closes: list[int]
+    """Row ids to forget, before `opens` is applied."""
+    rows: Array  # int32[R] row ids
+    new_lens: Array  # int32[R] >= 1
+    tokens: Array  # int32[T]; -1: the token that the row sampled last (it may still be under way when this is sent)
+    positions: Array  # int32[T]
+    slots: Array  # int32[T] KV slot each new token is written to
+    private_lens: Array  # int32[R]
+    private_slots: Array  # int32[sum(private_lens)]
+    spans: Array  # int32[S, 4]: offset into span_slots, length, first row index, end row index
+    span_slots: Array  # int32[sum of lengths]
+    sample: Array  # uint8[R]: 1 where the row's last new token's logits are sampled
+    masked: Array  # int32[M] indexes (of rows in this step) whose token mask follows in StepMasks; may be empty
+    scores: list[ScoreSpec]
+
+
+class StepMasks(Message):
+    """Scheduler -> runner: token masks for the rows in `StepPlan.masked`, sent once the previous step's tokens are known.
+
+    It follows every StepPlan with a non-empty `masked`, and may arrive after that step's forward has begun.
+    """
+
+    step: int
+    bitmask: Array  # int32[M, ceil(V / 32)]; bit 1 (little-endian in its word): allowed
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a ScoreSpec, in the same order."""
+
+    logprobs: Array  # float32[n]
+    top_ids: Array  # int32[n, top]
+    top_logprobs: Array  # float32[n, top]
+
+
+class StepResult(Message):
+    """Runner -> scheduler, one for each StepPlan, in order. K: rows with `sample` set, in the step's row order."""
+
+    step: int
+    tokens: Array  # int32[K]; -1: nothing could be sampled (every token masked): that row has failed
+    logprobs: Array  # float32[K]; meaningful for rows opened with logprobs >= 0
+    top_ids: Array  # int32[K, k], k: the largest `logprobs` among the step's rows
+    top_logprobs: Array  # float32[K, k]
+    scores: list[Score]
+    forward_s: float
+    mask_wait_s: float
+    sample_s: float
+
+
+class StepFailed(Message):
+    """Runner -> scheduler: the step raised; none of its rows got a token and its slots hold nothing valid."""
+
+    step: int
+    message: str
+
+
+ToRunner: TypeAlias = Connect | StepPlan | StepMasks
+FromRunner: TypeAlias = Loading | RunnerReady | StartupFailed | StepResult | StepFailed

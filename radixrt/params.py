@@ -1,0 +1,129 @@
+"""What a caller asks for: `SamplingParams` and `Constraint`; validated where they are made, early."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from radixrt.errors import InvalidRequest
+
+MAX_N = 128
+MAX_STOPS = 64
+MAX_STOP_CHARS = 1024
+MAX_LOGPROBS = 20
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are chosen and when a generation ends. Names and defaults are those of vLLM and OpenAI.
+
+    Raises InvalidRequest, naming the parameter, when a value is out of range.
+    """
+
+    max_tokens: int | None = None
+    """Most tokens to generate; None: whatever is left of the context; 0: none (only score the prompt)."""
+    min_tokens: int = 0
+    """End tokens and stop strings are impossible before this many tokens."""
+    n: int = 1
+    """Independent samples of one prompt, which is computed once."""
+    temperature: float = 1.0
+    """0 is greedy: the most likely token, the lowest id where several are equal."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 or -1: all."""
+    min_p: float = 0.0
+    """Keep tokens at least min_p times as likely as the most likely one."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit once for each time it was generated (OpenAI)."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of a token that was generated at all (OpenAI)."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output (CTRL, arXiv 1909.05858, 4.1)."""
+    seed: int | None = None
+    """With a seed the random stream depends on seed, sample index and position alone; None: a fresh seed."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the generation at their earliest match; cut off unless include_stop_str_in_output."""
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    """Go on past the model's end tokens. Refused with a constraint, whose end is an end token."""
+    skip_special_tokens: bool = True
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of the given token ids; -100 and below: never, unless a constraint leaves nothing else."""
+    logprobs: int | None = None
+    """None: none. k in 0..20: log-probability of each chosen token, and of the k most likely ones. They are the
+    model's own (log-softmax of its logits in float32), before temperature, penalties, bias and constraint."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens from `prompt_logprobs_start` on."""
+    prompt_logprobs_start: int = 0
+    """Index of the first prompt token that is scored (0 is given as None: nothing comes before it)."""
+
+    def __post_init__(self) -> None:
+        _check(self.max_tokens is None or self.max_tokens >= 0, "max_tokens", "must be 0 or more", self.max_tokens)
+        _check(self.min_tokens >= 0, "min_tokens", "must be 0 or more", self.min_tokens)
+        _check(
+            self.max_tokens is None or self.min_tokens <= self.max_tokens,
+            "min_tokens", "must not be above max_tokens", self.min_tokens,
+        )  # fmt: skip
+        _check(1 <= self.n <= MAX_N, "n", f"must be between 1 and {MAX_N}", self.n)
+        _check(_within(self.temperature, 0, 100), "temperature", "must be between 0 and 100", self.temperature)
+        _check(_within(self.top_p, 0, 1) and self.top_p > 0, "top_p", "must be above 0 and at most 1", self.top_p)
+        _check(self.top_k >= -1, "top_k", "must be -1 or 0 (all tokens) or more", self.top_k)
+        _check(_within(self.min_p, 0, 1), "min_p", "must be between 0 and 1", self.min_p)
+        for name in ("frequency_penalty", "presence_penalty"):
+            _check(_within(getattr(self, name), -2, 2), name, "must be between -2 and 2", getattr(self, name))
+        _check(
+            _within(self.repetition_penalty, 0, 10) and self.repetition_penalty > 0,
+            "repetition_penalty", "must be above 0 and at most 10", self.repetition_penalty,
+        )  # fmt: skip
+        _check(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit 64 bits", self.seed)
+        _check(len(self.stop) <= MAX_STOPS, "stop", f"must hold at most {MAX_STOPS} strings", len(self.stop))
+        _check(all(self.stop), "stop", "must not hold an empty string", list(self.stop))
+        _check(
+            all(len(s) <= MAX_STOP_CHARS for s in self.stop),
+            "stop", f"must hold strings of at most {MAX_STOP_CHARS} characters", "a longer one",
+        )  # fmt: skip
+        _check(len(self.stop_token_ids) <= MAX_STOPS, "stop_token_ids", f"must hold at most {MAX_STOPS} ids", "more")
+        _check(len(self.logit_bias) <= 65536, "logit_bias", "must hold at most 65,536 entries", len(self.logit_bias))
+        _check(
+            all(k >= 0 and math.isfinite(v) for k, v in self.logit_bias.items()),
+            "logit_bias", "must map token ids (0 or more) to finite numbers", "something else",
+        )  # fmt: skip
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            _check(
+                value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value
+            )
+        _check(self.prompt_logprobs_start >= 0, "prompt_logprobs_start", "must be 0 or more", self.prompt_logprobs_start)
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the generated text must match, whole. Enforced or refused, never ignored.
+
+    `kind` json_schema: `value` is the schema as JSON text (property order counts). json_object: `value` is "".
+    regex: a regular expression, matched whole. choice: `choices` holds the strings; exactly one is generated.
+    grammar: a Lark or GBNF grammar.
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+    value: str = ""
+    choices: tuple[str, ...] = ()
+    any_whitespace: bool = False
+    """JSON only: allow (bounded) whitespace between tokens; the default is compact JSON."""
+
+    def __post_init__(self) -> None:
+        if self.kind == "choice":
+            _check(bool(self.choices), "choice", "must hold at least one string", [])
+            _check(all(self.choices), "choice", "must not hold an empty string", list(self.choices))
+        elif self.kind != "json_object":
+            _check(bool(self.value.strip()), self.kind, "must not be empty", self.value)
+
+
+def _within(value: float, low: float, high: float) -> bool:
+    return math.isfinite(value) and low <= value <= high
+
+
+def _check(ok: bool, param: str, rule: str, got: object) -> None:
+    if not ok:
+        raise InvalidRequest(f"{param} {rule}, but is {got!r}", param=param)

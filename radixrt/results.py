@@ -1,0 +1,160 @@
+"""What a caller gets back: plain typed values, the same from Engine and Client."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One of the most likely tokens at a position."""
+
+    token_id: int
+    token: str
+    bytes: bytes
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A token, its exact bytes (`token` shows U+FFFD where they are not whole characters) and its log-probability.
+
+    `logprob` is None only for the first token of a prompt. `top` is ordered, most likely first.
+    """
+
+    token_id: int
+    token: str
+    bytes: bytes
+    logprob: float | None
+    top: tuple[TopLogprob, ...] = ()
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts and times of one request, all samples together; the prompt counts once."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that came from the tree, computed earlier or by another request at the same time."""
+    completion_tokens: int = 0
+    queue_s: float = 0.0
+    """From arrival at the scheduler to the first planned step."""
+    ttft_s: float = 0.0
+    """From arrival at the scheduler to the first generated token."""
+    total_s: float = 0.0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(**{f: getattr(self, f) + getattr(other, f) for f in self.__struct_fields__})
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of one sample, as it streams. Joined `text` over all deltas of an index is the sample's text.
+
+    `usage` is there on the last delta of the request, and only there; `prompt_logprobs` on the first delta of index 0.
+    """
+
+    index: int = 0
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    """The stop string or stop token id that ended the sample, None for the model's own end token."""
+    usage: Usage | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished sample. `token_ids` are the generated ids, without the end token."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request: one choice a sample, ordered by index."""
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """Text of the first choice."""
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.choices[0].finish_reason
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being served."""
+
+    name: str
+    context_length: int
+    kv_tokens: int
+    """Slots of the KV pool; prompt and completion of one request must fit into them."""
+    vocab_size: int
+    dtype: str
+    device: str
+    threads: int
+    eos_token_ids: tuple[int, ...]
+    has_chat_template: bool
+
+
+class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the prefix tree as the inspector shows it, in depth-first order."""
+
+    depth: int
+    tokens: int
+    hits: int
+    locks: int
+    age_s: float
+    text: str
+    """Beginning of the node's text, decoded."""
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters and gauges of the scheduler, cumulative since start; seconds are sums."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_tokens: int = 0
+    kv_used: int = 0
+    """Slots that running rows hold or lock."""
+    kv_cached: int = 0
+    """Slots in the tree that nobody locks: evictable."""
+    preemptions: int = 0
+    evicted_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generation_tokens: int = 0
+    steps: int = 0
+    plan_s: float = 0.0
+    step_s: float = 0.0
+    mask_s: float = 0.0
+    mask_wait_s: float = 0.0
+    grammar_compiles: int = 0
+    grammar_cache_hits: int = 0
+    grammar_compile_s: float = 0.0
+    finished: dict[str, int] = {}
+    """Requests by finish reason: stop, length, abort, error."""
+    queue_s: tuple[float, int] = (0.0, 0)
+    """Sum and count; the same for the next three."""
+    ttft_s: tuple[float, int] = (0.0, 0)
+    inter_token_s: tuple[float, int] = (0.0, 0)
+    total_s: tuple[float, int] = (0.0, 0)
