@@ -31,7 +31,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 # --- what a request starts from -------------------------------------------------------------------------------------
 
 
-class TextPrompt(Message):
+class TextPrompt(Message, frozen=True, kw_only=True):
     """Text to be tokenized as it stands; never parsed for special tokens."""
 
     text: str
@@ -39,7 +39,7 @@ class TextPrompt(Message):
     """Put the model's BOS token in front where the model has one."""
 
 
-class TokensPrompt(Message):
+class TokensPrompt(Message, frozen=True, kw_only=True):
     """Token ids, used as they are."""
 
     ids: Array  # int32[n]
@@ -55,7 +55,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     tool_call_id: str | None = None
 
 
-class ChatPrompt(Message):
+class ChatPrompt(Message, frozen=True, kw_only=True):
     """Messages, rendered by the model's own chat template in the tokenizer process.
 
     With `after` the result is only what follows the first `after` messages, whose last one is still open (its end
@@ -81,11 +81,11 @@ Prompt: TypeAlias = TextPrompt | TokensPrompt | ChatPrompt
 # so no client can name another's request.
 
 
-class Hello(Message):
+class Hello(Message, frozen=True, kw_only=True):
     """Client -> tokenizer, first: answered by Loading while the engine starts and by Ready or StartupFailed."""
 
 
-class Submit(Message):
+class Submit(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: generate. Answered by Deltas until every sample has a finish_reason, or by Failed."""
 
     request_id: int
@@ -100,20 +100,20 @@ class Submit(Message):
     """False: no Delta before a sample is finished (fewer messages; the text is the same)."""
 
 
-class Abort(Message):
+class Abort(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: nobody waits for this request any more. Nothing is answered; an unknown id is ignored."""
 
     request_id: int
 
 
-class Tokenize(Message):
+class Tokenize(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: the ids a prompt becomes. Answered by Tokenized or Failed."""
 
     request_id: int
     prompt: Prompt
 
 
-class Detokenize(Message):
+class Detokenize(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: the text of token ids. Answered by Detokenized or Failed."""
 
     request_id: int
@@ -121,14 +121,14 @@ class Detokenize(Message):
     skip_special_tokens: bool = False
 
 
-class Query(Message):
-    """Client -> tokenizer -> scheduler: look at the engine. `flush` drops everything from the tree that nobody locks."""
+class Query(Message, frozen=True, kw_only=True):
+    """Client -> tokenizer -> scheduler: look at the engine; `flush` drops what nobody locks from the tree."""
 
     request_id: int
     what: Literal["stats", "tree", "flush"]
 
 
-class Tokenized(Message):
+class Tokenized(Message, frozen=True, kw_only=True):
     request_id: int
     ids: Array  # int32[n]
     text: str
@@ -137,53 +137,53 @@ class Tokenized(Message):
     """Exact bytes of each token; joined they are the prompt's text, special tokens included."""
 
 
-class Detokenized(Message):
+class Detokenized(Message, frozen=True, kw_only=True):
     request_id: int
     text: str
 
 
-class Deltas(Message):
+class Deltas(Message, frozen=True, kw_only=True):
     """Tokenizer -> client: what one step brought to this client's requests: (request_id, delta) pairs."""
 
     items: list[tuple[int, Delta]]
 
 
-class Failed(Message):
+class Failed(Message, frozen=True, kw_only=True):
     """Tokenizer -> client: this request ended in an error; nothing more will come for it."""
 
     request_id: int
     error: ErrorInfo
 
 
-class StatsAnswer(Message):
+class StatsAnswer(Message, frozen=True, kw_only=True):
     request_id: int
     stats: EngineStats
 
 
-class TreeAnswer(Message):
+class TreeAnswer(Message, frozen=True, kw_only=True):
     request_id: int
     nodes: list[CacheNode]
 
 
-class FlushAnswer(Message):
+class FlushAnswer(Message, frozen=True, kw_only=True):
     request_id: int
     freed_tokens: int
 
 
-class Loading(Message):
+class Loading(Message, frozen=True, kw_only=True):
     """Runner -> scheduler -> tokenizer -> client: start-up progress."""
 
     stage: str
     fraction: float
 
 
-class Ready(Message):
+class Ready(Message, frozen=True, kw_only=True):
     """Tokenizer -> client: the engine serves."""
 
     info: ModelInfo
 
 
-class StartupFailed(Message):
+class StartupFailed(Message, frozen=True, kw_only=True):
     """Any process -> ... -> client: the engine cannot start; the process that says so exits."""
 
     error: ErrorInfo
@@ -207,7 +207,7 @@ class Namespace(msgspec.Struct, frozen=True):
     salt: str | None = None
 
 
-class Enqueue(Message):
+class Enqueue(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: a request over token ids. Answered by TokenBatch items or Rejected."""
 
     request_id: int
@@ -218,7 +218,7 @@ class Enqueue(Message):
     priority: int = 0
 
 
-class StopRow(Message):
+class StopRow(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: sample `index` matched a stop string within its first `keep` tokens; it is finished."""
 
     request_id: int
@@ -226,13 +226,13 @@ class StopRow(Message):
     keep: int
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: drop the request (client gone, or it failed in the tokenizer)."""
 
     request_id: int
 
 
-class SchedulerQuery(Message):
+class SchedulerQuery(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: `query_id` is the tokenizer's number for it."""
 
     query_id: int
@@ -256,7 +256,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """On the last delta of the request."""
 
 
-class PromptScores(Message):
+class PromptScores(Message, frozen=True, kw_only=True):
     """Scheduler -> tokenizer: log-probabilities of prompt tokens start.. (before any TokenDelta of the request)."""
 
     request_id: int
@@ -266,13 +266,13 @@ class PromptScores(Message):
     top_logprobs: Array  # float32[n, k]
 
 
-class TokenBatch(Message):
+class TokenBatch(Message, frozen=True, kw_only=True):
     """Scheduler -> tokenizer: all new tokens of a step."""
 
     items: list[TokenDelta]
 
 
-class Rejected(Message):
+class Rejected(Message, frozen=True, kw_only=True):
     """Scheduler -> tokenizer: the request failed, at admission or while it ran."""
 
     request_id: int
@@ -290,7 +290,7 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     head: list[int]
 
 
-class SchedulerAnswer(Message):
+class SchedulerAnswer(Message, frozen=True, kw_only=True):
     """Scheduler -> tokenizer: answer to a SchedulerQuery; the one field that was asked for is set."""
 
     query_id: int
@@ -305,11 +305,11 @@ FromScheduler: TypeAlias = TokenBatch | PromptScores | Rejected | SchedulerAnswe
 # --- scheduler <-> runner (DEALER <-> ROUTER) -----------------------------------------------------------------------
 
 
-class Connect(Message):
+class Connect(Message, frozen=True, kw_only=True):
     """Scheduler -> runner, first: answered by Loading and then RunnerReady or StartupFailed."""
 
 
-class RunnerReady(Message):
+class RunnerReady(Message, frozen=True, kw_only=True):
     """Runner -> scheduler: the model is loaded and the pool allocated."""
 
     kv_tokens: int
@@ -361,7 +361,7 @@ class ScoreSpec(msgspec.Struct, frozen=True, kw_only=True):
     top: int = 0
 
 
-class StepPlan(Message):
+class StepPlan(Message, frozen=True, kw_only=True):
     """Scheduler -> runner: one ragged step over rows in depth-first order of the prefix tree.
 
     What a new token of row r reads: first every shared span whose row range holds r, then the row's private slots,
@@ -388,8 +388,8 @@ class StepPlan(Message):
     scores: list[ScoreSpec]
 
 
-class StepMasks(Message):
-    """Scheduler -> runner: token masks for the rows in `StepPlan.masked`, sent once the previous step's tokens are known.
+class StepMasks(Message, frozen=True, kw_only=True):
+    """Scheduler -> runner: token masks for the rows in `StepPlan.masked`, sent once the last step's tokens are known.
 
     It follows every StepPlan with a non-empty `masked`, and may arrive after that step's forward has begun.
     """
@@ -406,7 +406,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: Array  # float32[n, top]
 
 
-class StepResult(Message):
+class StepResult(Message, frozen=True, kw_only=True):
     """Runner -> scheduler, one for each StepPlan, in order. K: rows with `sample` set, in the step's row order."""
 
     step: int
@@ -420,7 +420,7 @@ class StepResult(Message):
     sample_s: float
 
 
-class StepFailed(Message):
+class StepFailed(Message, frozen=True, kw_only=True):
     """Runner -> scheduler: the step raised; none of its rows got a token and its slots hold nothing valid."""
 
     step: int

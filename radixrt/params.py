@@ -92,10 +92,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )  # fmt: skip
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
-            _check(
-                value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value
-            )
-        _check(self.prompt_logprobs_start >= 0, "prompt_logprobs_start", "must be 0 or more", self.prompt_logprobs_start)
+            _check(value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value)
+        _check(
+            self.prompt_logprobs_start >= 0, "prompt_logprobs_start", "must be 0 or more", self.prompt_logprobs_start
+        )
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
