@@ -21,7 +21,7 @@ from radixrt.errors import ErrorInfo
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import CacheNode, Delta, EngineStats, FinishReason, ModelInfo, Usage
 
-Array: TypeAlias = np.ndarray  # type: ignore[type-arg]  # msgspec needs the bare class; shapes are in the comments
+Array: TypeAlias = np.ndarray  # msgspec needs the bare class; shapes and dtypes are in the comments
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

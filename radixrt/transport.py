@@ -127,7 +127,7 @@ class Link(Generic[In, Out]):
 
 def open_socket(context: zmq.Context[Any], kind: int, address: str, *, bind: bool) -> zmq.Socket[bytes]:
     """A socket with bounded queues, bound or connected to `address`."""
-    socket = context.socket(kind)
+    socket: zmq.Socket[bytes] = context.socket(kind)
     socket.set_hwm(HIGH_WATER_MARK)
     socket.setsockopt(zmq.LINGER, 500)
     if kind == zmq.ROUTER:
