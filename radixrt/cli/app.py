@@ -1,0 +1,62 @@
+"""The commands, put together; and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from radixrt import __version__
+from radixrt.cli import chat, demo, models, run, serve
+from radixrt.cli.failure import report
+from radixrt.errors import RadixrtError
+
+app = typer.Typer(
+    name="radixrt",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"radixrt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def radixrt(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Run programs that call a language model many times over shared text.
+
+    MODEL is a short name (`radixrt models` lists them), a directory with
+    config.json and safetensors, a GGUF file, or a hub name.
+
+    [dim]Example:[/dim]  radixrt serve smollm2-135m
+    """
+
+
+app.command("demo")(demo.demo)
+app.command("serve")(serve.serve)
+app.command("chat")(chat.chat)
+app.command("run", context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(run.run)
+app.command("pull")(models.pull)
+app.command("models")(models.models)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script. Exit codes: 0 done, 1 an error that radixrt names, 2 wrong usage, 130 interrupted."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        app(arguments, prog_name="radixrt")
+    except RadixrtError as error:
+        report(error, arguments)
+        sys.exit(1)

@@ -1,0 +1,56 @@
+"""`radixrt chat`: a conversation in the terminal, or over a pipe with one question a line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from radixrt.cli.options import EngineOptions, with_engine_options
+from radixrt.cli.progress import Stages
+
+
+@with_engine_options
+def chat(
+    *,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Model to talk to; not needed with --base-url.")
+    ] = None,
+    system: Annotated[str, typer.Option("--system", help="System prompt.", metavar="TEXT", show_default=False)] = "",
+    temperature: Annotated[float, typer.Option("--temperature", min=0, metavar="X", help="0 is greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option("--top-p", min=0, max=1, metavar="X", help="Nucleus sampling.")] = 0.95,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, metavar="N", help="Longest answer.")] = 1024,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Makes the answers repeatable.")] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", metavar="URL", help="A radixrt server to use instead of an engine of its own."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", metavar="KEY", envvar="RADIXRT_API_KEY", help="Key for --base-url."),
+    ] = None,
+    engine_options: EngineOptions,
+) -> None:
+    """Talk to a model; the conversation so far stays in the prefix tree, so only new text is computed.
+
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves. With piped input every line is a question.
+
+    [dim]Example:[/dim]  radixrt chat smollm2-135m --system "Answer in one sentence."
+    """
+    from radixrt import SamplingParams
+    from radixrt.cli.conversation import Conversation, talk
+
+    if (model is None) == (base_url is None):
+        raise typer.BadParameter("give either a MODEL or --base-url", param_hint="MODEL")
+    sampling = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
+    if base_url is not None:
+        from radixrt import Client
+
+        with Client(base_url, api_key=api_key) as client:
+            talk(Conversation(client, sampling, system))
+    else:
+        from radixrt import Engine
+
+        with Stages() as stages, Engine(model, **engine_options, on_progress=stages) as engine:
+            stages.close()
+            talk(Conversation(engine, sampling, system))

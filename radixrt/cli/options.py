@@ -1,0 +1,152 @@
+"""The engine's options, written once: a command with an `engine_options` parameter offers them all as flags.
+
+Names, types and defaults are those of `EngineConfig`; the table below adds what a reader of `--help` needs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, TypeAlias, get_type_hints
+
+import msgspec
+import typer
+
+from radixrt.config import EngineConfig
+
+EngineOptions: TypeAlias = dict[str, Any]
+"""Keyword arguments of `Engine` and `EngineConfig`, all but the model."""
+
+MODEL, ENGINE, CACHE, SCHEDULER = (f"Options of the {part}" for part in ("model", "engine", "cache", "scheduler"))
+
+FLAGS: dict[str, Any] = {
+    "served_model_name": typer.Option(
+        "--served-model-name",
+        metavar="NAME",
+        help="Name to serve the model under.",
+        rich_help_panel=MODEL,
+        show_default="as given",
+    ),
+    "tokenizer": typer.Option(
+        "--tokenizer",
+        metavar="PATH",
+        help="A tokenizer.json, or a directory that holds one.",
+        rich_help_panel=MODEL,
+        show_default="the model's own",
+    ),
+    "chat_template": typer.Option(
+        "--chat-template",
+        metavar="PATH",
+        help="A file that holds a Jinja chat template.",
+        rich_help_panel=MODEL,
+        show_default="the model's own",
+    ),
+    "context_length": typer.Option(
+        "--context-length",
+        "--max-model-len",
+        metavar="N",
+        min=1,
+        help="Most tokens of one prompt with its answer; also --max-model-len.",
+        rich_help_panel=MODEL,
+        show_default="the model's own",
+    ),
+    "dtype": typer.Option(
+        "--dtype",
+        help="Number format of weights and cache; auto: bfloat16 where the CPU multiplies it natively, else float32.",
+        rich_help_panel=ENGINE,
+    ),
+    "threads": typer.Option(
+        "--threads",
+        metavar="N",
+        min=1,
+        help="Compute threads of the model runner.",
+        rich_help_panel=ENGINE,
+        show_default="OMP_NUM_THREADS, else the usable cores",
+    ),
+    "log_level": typer.Option("--log-level", help="debug also shows tracebacks of errors.", rich_help_panel=ENGINE),
+    "start_timeout_s": typer.Option(
+        "--start-timeout-s",
+        metavar="SECONDS",
+        min=1,
+        help="Give up when the model is not loaded after so long.",
+        rich_help_panel=ENGINE,
+    ),
+    "kv_tokens": typer.Option(
+        "--kv-tokens",
+        metavar="N",
+        min=1,
+        help="Tokens that the KV cache holds.",
+        rich_help_panel=CACHE,
+        show_default="from free memory",
+    ),
+    "prefix_cache": typer.Option(
+        " /--no-prefix-cache",
+        help="Forget what was computed once a request is done, instead of keeping it in the tree.",
+        show_default=False,
+        rich_help_panel=CACHE,
+    ),
+    "policy": typer.Option(
+        "--policy",
+        help="Who goes first: lpm, the longest cached prefix (with ageing); fcfs, who came first.",
+        rich_help_panel=SCHEDULER,
+    ),
+    "max_wait_s": typer.Option(
+        "--max-wait-s",
+        metavar="SECONDS",
+        min=0,
+        help="Under lpm, who has waited so long goes before all others.",
+        rich_help_panel=SCHEDULER,
+    ),
+    "max_num_seqs": typer.Option(
+        "--max-num-seqs", metavar="N", min=1, help="Most sequences in one step.", rich_help_panel=SCHEDULER
+    ),
+    "max_num_batched_tokens": typer.Option(
+        "--max-num-batched-tokens",
+        metavar="N",
+        min=1,
+        help="Most tokens in one step, decoding and prefill together.",
+        rich_help_panel=SCHEDULER,
+    ),
+    "max_waiting": typer.Option(
+        "--max-waiting",
+        metavar="N",
+        min=1,
+        help="Most requests that may wait; the next one is refused.",
+        rich_help_panel=SCHEDULER,
+    ),
+    "check": typer.Option(
+        "--check", help="Prove the cache's invariants after every step (slow; for debugging).", rich_help_panel=CACHE
+    ),
+}
+
+Command: TypeAlias = Callable[..., None]
+
+
+def with_engine_options(command: Command) -> Command:
+    """`command` with its keyword-only parameter `engine_options: EngineOptions` spread out into one flag a field."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        p.replace(annotation=hints[p.name])
+        for p in inspect.signature(command).parameters.values()
+        if p.name != "engine_options"
+    ]
+    fields = {field.name: field for field in msgspec.structs.fields(EngineConfig)}
+    spread = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=fields[name].default,
+            annotation=Annotated[fields[name].type, flag],
+        )
+        for name, flag in FLAGS.items()
+    ]
+
+    @wraps(command)
+    def spread_command(**values: Any) -> None:
+        engine_options = {name: values.pop(name) for name in FLAGS}
+        command(**values, engine_options=engine_options)
+
+    spread_command.__signature__ = inspect.Signature(own + spread)  # type: ignore[attr-defined]
+    spread_command.__annotations__ = {p.name: p.annotation for p in own + spread}
+    return spread_command

@@ -1,0 +1,75 @@
+"""`radixrt run FILE.py`: a script with a backend already set."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from radixrt.cli.options import EngineOptions, with_engine_options
+from radixrt.cli.progress import Stages
+from radixrt.errors import RadixrtError
+
+if TYPE_CHECKING:
+    from radixrt.backend import Backend
+
+
+@with_engine_options
+def run(
+    context: typer.Context,
+    *,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.py", exists=True, dir_okay=False, help="Script; its arguments follow it.")
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", help="Model that the script's programs run on.")] = (
+        "smollm2-135m"
+    ),
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="A radixrt server to use instead of an engine of its own.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", envvar="RADIXRT_API_KEY", help="Key for --base-url.")
+    ] = None,
+    engine_options: EngineOptions,
+) -> None:
+    """Run a Python script with the default backend of radixrt.lang set.
+
+    Options of radixrt stand before FILE.py; what stands after it is the script's.
+
+    [dim]Example:[/dim]  radixrt run --model smollm2-135m examples/triage.py --limit 10
+    """
+    if base_url is not None:
+        from radixrt import Client
+
+        with Client(base_url, api_key=api_key) as client:
+            run_script(file, context.args, client)
+    else:
+        from radixrt import Engine
+
+        with Stages() as stages, Engine(model, **engine_options, on_progress=stages) as engine:
+            stages.close()
+            run_script(file, context.args, engine)
+
+
+def run_script(file: Path, arguments: list[str], backend: Backend) -> None:
+    """Run `file` as `__main__`, as `python FILE.py ARGUMENTS` would, over `backend`."""
+    from radixrt.lang import set_default_backend
+
+    saved_argv, saved_path = sys.argv, sys.path[:]
+    sys.argv = [str(file), *arguments]
+    sys.path.insert(0, str(file.resolve().parent))
+    set_default_backend(backend)
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except RadixrtError as error:
+        where = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        if where:
+            print(f"{where[-1].filename}:{where[-1].lineno}: {where[-1].line}", file=sys.stderr)
+        raise
+    finally:
+        set_default_backend(None)
+        sys.argv, sys.path[:] = saved_argv, saved_path

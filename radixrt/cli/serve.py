@@ -1,0 +1,5 @@
+"""`radixrt serve`."""
+
+
+def serve() -> None:
+    """x"""
