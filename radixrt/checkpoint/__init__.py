@@ -1,0 +1,22 @@
+"""Model names into files, and files into facts. Torch-free; see README.md."""
+
+from radixrt.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from radixrt.checkpoint.config import ARCHITECTURES, ModelConfig, RopeScaling
+from radixrt.checkpoint.gguf_file import GgufFile, GgufTensor, read_gguf
+from radixrt.checkpoint.home import home
+from radixrt.checkpoint.resolve import resolve
+from radixrt.checkpoint.vocabulary import Vocabulary
+
+__all__ = [
+    "ARCHITECTURES",
+    "Checkpoint",
+    "GgufFile",
+    "GgufTensor",
+    "ModelConfig",
+    "RopeScaling",
+    "Vocabulary",
+    "home",
+    "open_checkpoint",
+    "read_gguf",
+    "resolve",
+]
