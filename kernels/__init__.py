@@ -1,0 +1,21 @@
+"""One door to the operations of a model: `select(device)` gives the implementation that is right for the device."""
+
+from __future__ import annotations
+
+import torch
+
+from radixrt.kernels.layout import AttentionLayout
+from radixrt.kernels.ops import Kernels
+
+__all__ = ["AttentionLayout", "Kernels", "select"]
+
+
+def select(device: torch.device | str, *, reference: bool = False) -> Kernels:
+    """The operations for `device`: tuned ones for a CPU, the plain ones (`reference`) elsewhere."""
+    if torch.device(device).type == "cpu" and not reference:
+        from radixrt.kernels import cpu
+
+        return cpu
+    from radixrt.kernels import torch as plain
+
+    return plain
