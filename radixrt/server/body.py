@@ -1,0 +1,125 @@
+"""Reading a request's body: bounded, JSON only, typed, and every fault a 400 that names the field."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from starlette.requests import Request
+
+from radixrt.errors import InvalidRequest
+from radixrt.prompts import token_array
+from radixrt.server.errors import with_status
+
+T = TypeVar("T")
+
+LARGE_BODY = 2**20
+"""Bytes from which on a body is parsed in a thread, so that other requests are not held up."""
+
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+
+HINTS = {
+    "guided_json": "use structured_outputs.json or response_format",
+    "guided_regex": "use structured_outputs.regex",
+    "guided_choice": "use structured_outputs.choice",
+    "guided_grammar": "use structured_outputs.grammar",
+    "guided_json_object": "use structured_outputs.json_object or response_format",
+    "guided_decoding_backend": "there is one back end; leave it out",
+    "guided_whitespace_pattern": "use structured_outputs.disable_any_whitespace",
+    "ebnf": "use structured_outputs.grammar",
+    "structural_tag": "structural tags are not available yet",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "chat_template": "templates are chosen when the server starts (--chat-template)",
+}
+"""What to do instead of parameters that other servers know."""
+
+
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """A JSON decoder for request bodies; token ids may be of numpy's type, from a plain list."""
+    return msgspec.json.Decoder(kind, dec_hook=_from_json)
+
+
+async def read_body(request: Request, decode: msgspec.json.Decoder[T], limit: int) -> T:
+    """The request's body as `decode`'s type. Raises InvalidRequest: 400, or 413 beyond `limit` bytes."""
+    raw = await read_bytes(request, limit)
+    if len(raw) < LARGE_BODY:
+        return parse(raw, decode)
+    return await asyncio.to_thread(parse, raw, decode)
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise with_status(InvalidRequest("a compressed body is not accepted; send it as it is"), 415)
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def parse(raw: bytes, decode: msgspec.json.Decoder[T]) -> T:
+    """Typed JSON; InvalidRequest names the field at fault and refuses a field that is there twice."""
+    try:
+        value = decode.decode(raw)
+        json.loads(raw, object_pairs_hook=_refuse_duplicates)
+    except msgspec.ValidationError as error:
+        raise named(str(error)) from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply", code="invalid_json") from error
+    return value
+
+
+def named(message: str) -> InvalidRequest:
+    """An error from msgspec's words: `param` is the path of the field, as a client would write it."""
+    at = _AT.search(message)
+    path = at["path"] if at else ""
+    text = message[: at.start()] if at else message
+    unknown, missing = _UNKNOWN.match(text), _MISSING.match(text)
+    if unknown:
+        param = _join(path, unknown["name"])
+        hint = HINTS.get(unknown["name"], "it would be ignored, so it is refused")
+        return InvalidRequest(f"unknown parameter {param}: {hint}", param=param, code="unknown_parameter")
+    if missing:
+        param = _join(path, missing["name"])
+        return InvalidRequest(f"{param} is required", param=param, code="missing_parameter")
+    if not path:
+        return InvalidRequest(f"the body must be a JSON object: {text}", code="invalid_json")
+    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}", param=path)
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    if len({name for name, _ in pairs}) == len(pairs):
+        return
+    for name, _ in pairs:
+        if name in seen:
+            raise InvalidRequest(f"{name} is given twice in one object", param=name, code="duplicate_parameter")
+        seen.add(name)
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    if kind is np.ndarray and isinstance(value, list) and all(type(item) is int for item in value):
+        return token_array(value)
+    raise ValueError("expected a list of token ids")
+
+
+def _too_large(limit: int) -> InvalidRequest:
+    message = f"the body is larger than this server accepts ({limit} bytes)"
+    return with_status(InvalidRequest(message, code="body_too_large"), 413)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,99 @@
+"""Prometheus metrics: the engine's counters as they are when scraped, and HTTP requests by route template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+from starlette.types import Scope
+
+from radixrt.results import EngineStats
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+FINISH_REASONS = ("stop", "length", "abort", "error")
+
+GAUGES = {
+    "requests_running": ("running", "Requests with rows in the current step."),
+    "requests_waiting": ("waiting", "Requests that wait for their first step."),
+    "kv_tokens": ("kv_tokens", "Slots of the KV pool."),
+    "kv_used_tokens": ("kv_used", "Slots that running rows hold or lock."),
+    "kv_cached_tokens": ("kv_cached", "Slots in the prefix tree that nobody locks."),
+}
+COUNTERS = {
+    "preemptions": ("preemptions", "Rows retracted under pressure, to be resumed."),
+    "evicted_tokens": ("evicted_tokens", "Cached tokens dropped for new ones."),
+    "prefix_queries_tokens": ("prompt_tokens", "Prompt tokens looked up in the prefix tree."),
+    "prefix_hits_tokens": ("cached_tokens", "Prompt tokens found there."),
+    "generation_tokens": ("generation_tokens", "Tokens generated."),
+    "steps": ("steps", "Steps of the model runner."),
+    "plan_seconds": ("plan_s", "Time spent planning steps."),
+    "step_seconds": ("step_s", "Time spent in the model runner."),
+    "mask_fill_seconds": ("mask_s", "Time spent filling token masks."),
+    "mask_wait_seconds": ("mask_wait_s", "Time that steps waited for token masks."),
+    "grammar_compiles": ("grammar_compiles", "Constraints compiled."),
+    "grammar_cache_hits": ("grammar_cache_hits", "Constraints found compiled."),
+    "grammar_compile_seconds": ("grammar_compile_s", "Time spent compiling constraints."),
+}
+SUMMARIES = {
+    "queue_seconds": ("queue_s", "From arrival to the first planned step."),
+    "time_to_first_token_seconds": ("ttft_s", "From arrival to the first token."),
+    "inter_token_seconds": ("inter_token_s", "Between two tokens of a sample."),
+    "request_seconds": ("total_s", "From arrival to the end."),
+}
+
+
+class HttpMetrics:
+    """Requests answered by this server. One a server, with its own registry: nothing global."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "radixrt_http_requests",
+            "HTTP requests by method, route template and status code.",
+            ["method", "route", "code"],
+            registry=self.registry,
+        )
+
+    def count(self, scope: Scope, status: int) -> None:
+        # Neither a client's path nor an invented method may become a label: each new one would live for ever.
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._requests.labels(method, route, str(status)).inc()
+
+
+def exposition(http: HttpMetrics, stats: EngineStats | None) -> tuple[bytes, str]:
+    """The metrics page and its content type; without `stats` the engine is not there (`radixrt_up` is 0)."""
+    registry = CollectorRegistry()
+    registry.register(_EngineCollector(stats))
+    return generate_latest(registry) + generate_latest(http.registry), CONTENT_TYPE_LATEST
+
+
+class _EngineCollector(Collector):
+    def __init__(self, stats: EngineStats | None) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats
+        yield GaugeMetricFamily("radixrt_up", "1 while the engine serves.", value=0.0 if stats is None else 1.0)
+        if stats is None:
+            return
+        for name, (field, text) in GAUGES.items():
+            yield GaugeMetricFamily(f"radixrt_{name}", text, value=getattr(stats, field))
+        usage = stats.kv_used / stats.kv_tokens if stats.kv_tokens else 0.0
+        yield GaugeMetricFamily("radixrt_kv_usage_ratio", "Share of the KV pool that running rows hold.", value=usage)
+        for name, (field, text) in COUNTERS.items():
+            yield CounterMetricFamily(f"radixrt_{name}", text, value=getattr(stats, field))
+        prompt = CounterMetricFamily("radixrt_prompt_tokens", "Prompt tokens by where they came from.", labels=["source"])
+        prompt.add_metric(["cached"], stats.cached_tokens)
+        prompt.add_metric(["computed"], stats.prompt_tokens - stats.cached_tokens)
+        yield prompt
+        finished = CounterMetricFamily("radixrt_requests_finished", "Requests ended, by reason.", labels=["reason"])
+        for reason in sorted({*FINISH_REASONS, *stats.finished}):
+            finished.add_metric([reason], stats.finished.get(reason, 0))
+        yield finished
+        for name, (field, text) in SUMMARIES.items():
+            total, count = getattr(stats, field)
+            yield SummaryMetricFamily(f"radixrt_{name}", text, count_value=count, sum_value=total)

@@ -1,0 +1,129 @@
+"""From an engine to a listening server: bind, open, serve, drain, close."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from radixrt.errors import EngineDead, StartupError
+from radixrt.results import ModelInfo
+from radixrt.server.app import create_app
+from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 30
+"""Idle connections; longer than common clients keep theirs, so that none is closed under a request being sent."""
+
+
+def serve(
+    engine: ServingEngine | OpenEngine,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    served_name: str | None = None,
+    api_key: str | None = None,
+    cors_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+    drain_timeout_s: float = 5.0,
+    dead_grace_s: float = 10.0,
+    access_log: bool = False,
+    on_bound: Callable[[str], None] | None = None,
+    on_ready: Callable[[ModelInfo], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; returns after a clean shutdown.
+
+    `engine` is an engine, or a callable that makes one (`lambda: Engine("smollm2-135m")`): that is called in a thread
+    after the socket is bound, and the server answers /health and /ready while it loads. Port 0 takes a free one.
+
+    `on_bound` gets the base URL as soon as the socket listens, `on_ready` the model's description when it is loaded
+    (in the loading thread). The first signal drains: running requests get `drain_timeout_s` to finish, then an error
+    event; the second stops at once.
+
+    Raises StartupError when the address cannot be bound or the engine cannot start, and EngineDead when a process of
+    the engine died: /health then says 503 for `dead_grace_s` before the server gives up.
+    """
+    listener = bind(host, port)
+    app = create_app(
+        engine, served_name=served_name, api_key=api_key, cors_origins=cors_origins, limits=limits, on_ready=on_ready
+    )
+    state: ServerState = app.state.radixrt
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        log_config=None,
+        log_level="info" if access_log else "warning",
+        access_log=access_log,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        # uvicorn counts whole seconds here.
+        timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
+        lifespan="on",
+    )
+    server = _Server(config, state, dead_grace_s)
+    if on_bound is not None:
+        on_bound(url_of(listener))
+    try:
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+    if state.failure is not None:
+        raise state.failure
+    if server.gave_up:
+        raise EngineDead("one of the engine's processes died; the server has stopped")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; StartupError says what is wrong with the address."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except OverflowError as error:
+        raise StartupError(f"cannot listen on {host}:{port}: a port is between 0 and 65535") from error
+
+
+def url_of(listener: socket.socket) -> str:
+    """The base URL under which a client on this machine reaches `listener`."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, ended by a failed or dead engine as well, and exiting cleanly on a signal."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, dead_grace_s: float) -> None:
+        super().__init__(config)
+        self._state = state
+        self._dead_grace_s = dead_grace_s
+        self._dead_since: float | None = None
+        self.gave_up = False
+
+    async def on_tick(self, counter: int) -> bool:
+        stage = self._state.stage
+        if stage == "failed":
+            return True
+        if stage == "dead":
+            self._dead_since = self._dead_since or time.monotonic()
+            self.gave_up = time.monotonic() - self._dead_since >= self._dead_grace_s
+        return await super().on_tick(counter) or self.gave_up
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._state.draining = True
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        # uvicorn raises the signal again once it has shut down; a drained server has nothing left to be killed for.
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
