@@ -4,6 +4,7 @@ from radixrt.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from radixrt.checkpoint.config import ARCHITECTURES, ModelConfig, RopeScaling
 from radixrt.checkpoint.gguf_file import GgufFile, GgufTensor, read_gguf
 from radixrt.checkpoint.home import home
+from radixrt.checkpoint.registry import ModelEntry, list_models
 from radixrt.checkpoint.resolve import resolve
 from radixrt.checkpoint.vocabulary import Vocabulary
 
@@ -13,9 +14,11 @@ __all__ = [
     "GgufFile",
     "GgufTensor",
     "ModelConfig",
+    "ModelEntry",
     "RopeScaling",
     "Vocabulary",
     "home",
+    "list_models",
     "open_checkpoint",
     "read_gguf",
     "resolve",

@@ -21,8 +21,8 @@ class Vocabulary:
     """A model's tokenizer. Safe to share between threads: nothing changes after it is made.
 
     Ids 0..size-1 exist; an id in a hole of the vocabulary has no bytes. Special tokens are the control tokens
-    (`<|im_end|>`): only `encode(..., allow_special=True)` ever gives their ids. Added tokens that are not special (Qwen's
-    `<think>`) are one id wherever they are spelt, as in the model's training.
+    (`<|im_end|>`): only `encode(..., allow_special=True)` ever gives their ids. Added tokens that are not special
+    (Qwen's `<think>`) are one id wherever they are spelt, as in the model's training.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ def load_tokenizer(text: str) -> Tokenizer:
 
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for every fault
+    except Exception as error:
         raise ModelError(f"the model's tokenizer.json is broken: {error}") from error
 
 
