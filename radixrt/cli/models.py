@@ -19,7 +19,7 @@ def pull(
     from radixrt.checkpoint import resolve
 
     with Stages() as stages:
-        path = resolve(name, on_progress=stages)
+        path = resolve(name, progress=stages.download)
     print(path)
 
 

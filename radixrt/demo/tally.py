@@ -36,7 +36,7 @@ class Tally:
         rate = self.generated_tokens / self.seconds if self.seconds else 0.0
         first = f"{self.ttft_s:.2f} s on average" if self.ttft_s is not None else "none was generated"
         return [
-            f"prompt tokens    {self.prompt_tokens:,}, of which {self.cached_tokens:,} came from the tree ({share:.0%})",
+            f"prompt tokens    {self.prompt_tokens:,}, {self.cached_tokens:,} of them from the tree ({share:.0%})",
             f"generated        {self.generated_tokens:,} tokens, {rate:.1f} tokens/s",
             f"first token      {first}",
             f"time             {self.seconds:.1f} s",
