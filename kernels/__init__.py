@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import torch
+# Not `import torch`: in this namespace the name belongs to the plain implementation, radixrt.kernels.torch.
+from torch import device as torch_device
 
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.kernels.ops import Kernels
@@ -10,9 +11,9 @@ from radixrt.kernels.ops import Kernels
 __all__ = ["AttentionLayout", "Kernels", "select"]
 
 
-def select(device: torch.device | str, *, reference: bool = False) -> Kernels:
-    """The operations for `device`: tuned ones for a CPU, the plain ones (`reference`) elsewhere."""
-    if torch.device(device).type == "cpu" and not reference:
+def select(device: torch_device | str, *, reference: bool = False) -> Kernels:
+    """The operations for `device`: tuned ones for a CPU; elsewhere, or with `reference`, the plain ones."""
+    if torch_device(device).type == "cpu" and not reference:
         from radixrt.kernels import cpu
 
         return cpu

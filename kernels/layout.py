@@ -1,4 +1,4 @@
-"""Who reads what in one ragged step: the arrays of `messages.StepPlan`, checked, with the lengths that follow from them.
+"""Who reads what in one ragged step: the arrays of `messages.StepPlan`, checked, and what follows from them.
 
 An implementation works out from it, once a step, how it will read (`derive`); layers only follow.
 """

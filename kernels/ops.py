@@ -1,7 +1,7 @@
 """The operations that every implementation offers. A module with these functions is an implementation.
 
-T: new tokens of a step, H: query heads, KVH: key-value heads, D: length of a head, I: width of the MLP. All tensors of a
-call have one dtype, float32 or bfloat16, unless it says otherwise; sums are in float32.
+T: new tokens of a step, H: query heads, KVH: key-value heads, D: length of a head, I: width of the MLP. All tensors of
+a call have one dtype, float32 or bfloat16, unless it says otherwise; sums are in float32.
 """
 
 from __future__ import annotations
