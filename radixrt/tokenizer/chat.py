@@ -1,0 +1,201 @@
+"""A conversation rendered by the model's own chat template."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
+
+from radixrt.errors import InvalidRequest
+from radixrt.messages import ChatPrompt
+from radixrt.tokenizer.sandbox import MAX_CHARS, Sandbox, TemplateLimit
+from radixrt.tokenizer.shield import Shield, choose_marks, strings_in
+from radixrt.tokenizer.tools import canonical_tool
+
+log = logging.getLogger(__name__)
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template"})
+_MAX_WORDS = 500
+"""Characters of a template's own error message that are passed on."""
+
+
+class ChatTemplate:
+    """A chat template, compiled once. `source` None: the model has none, and every rendering is refused.
+
+    A template that does not compile costs completions nothing: it is an InvalidRequest of each chat.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        shield: Shield,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._shield = shield
+        self._source = source or ""
+        self._special = {
+            name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None
+        }
+        self._sandbox = Sandbox(clock)
+        self._template: Template | None = None
+        self._fault = (
+            "this model has no chat template: start with --chat-template FILE to give it one, or use completions"
+        )
+        self._variables: set[str] = set()
+        if source is not None:
+            try:
+                self._variables = meta.find_undeclared_variables(self._sandbox.parse(source))
+                self._template = self._sandbox.from_string(source)
+            except TemplateSyntaxError as error:
+                self._fault = f"the chat template does not compile (line {error.lineno}): {error.message}"
+                log.warning("%s", self._fault)
+
+    @property
+    def exists(self) -> bool:
+        return self._template is not None
+
+    @property
+    def fault(self) -> str | None:
+        """Why there is nothing to render with, or None."""
+        return self._fault if self._template is None else None
+
+    def ids(self, prompt: ChatPrompt) -> tuple[list[int], str]:
+        """Token ids and text of what `prompt` asks for: the whole conversation, or what follows `prompt.after`.
+
+        Raises InvalidRequest for what the template cannot render, and with code `not_incremental` where the text up to
+        `after` is not the beginning of the whole text.
+        """
+        self._check(prompt)
+        messages = [msgspec.to_builtins(message) for message in prompt.messages]
+        tools = [canonical_tool(tool) for tool in prompt.tools] if prompt.tools else None
+        given = (messages, tools, prompt.template_kwargs)
+        mark, end = choose_marks([*strings_in(given), self._source], 2)
+        plain = [self._message(message, mark) for message in messages]
+        variables = {
+            **self._special,
+            **self._shield.guard_all(prompt.template_kwargs, mark),
+            "tools": self._shield.guard_all(tools, mark),
+        }
+        whole = self._render(plain, prompt.continue_final_message, prompt.add_generation_prompt, variables, end)
+        if prompt.after:
+            begin = self._render(plain[: prompt.after], prompt.after_open, False, variables, end)
+            if not whole.startswith(begin):
+                raise InvalidRequest(
+                    "the chat template does not write this conversation as a continuation of its first "
+                    f"{prompt.after} messages: send the whole conversation instead",
+                    param="messages",
+                    code="not_incremental",
+                )
+            whole = whole[len(begin) :]
+        return self._shield.encode(whole, mark)
+
+    def _check(self, prompt: ChatPrompt) -> None:
+        if self._template is None:
+            raise InvalidRequest(self._fault, param="messages", code="no_chat_template")
+        if not prompt.messages:
+            raise InvalidRequest("messages must not be empty", param="messages")
+        for i, message in enumerate(prompt.messages):
+            if message.role not in ROLES:
+                raise InvalidRequest(
+                    f"messages[{i}].role must be one of {', '.join(ROLES)}, but is {message.role[:40]!r}",
+                    param=f"messages[{i}].role",
+                )
+        if prompt.continue_final_message and prompt.add_generation_prompt:
+            raise InvalidRequest(
+                "continue_final_message and add_generation_prompt exclude each other: set one of them to false",
+                param="continue_final_message",
+            )
+        if not 0 <= prompt.after <= len(prompt.messages):
+            raise InvalidRequest(f"after must be between 0 and {len(prompt.messages)}", param="after")
+        for name in prompt.template_kwargs:
+            if name in _RESERVED:
+                raise InvalidRequest(f"{name!r} is not for template_kwargs", param="template_kwargs")
+        if prompt.tools and "tools" not in self._variables:
+            raise InvalidRequest(
+                "this model's chat template does not show tools to the model: start with --chat-template FILE to give "
+                "it one that does",
+                param="tools",
+            )
+
+    def _message(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
+        """One message as the template sees it: developer is system, and arguments of tool calls are objects."""
+        role = "system" if message["role"] == "developer" else message["role"]
+        rest = {key: value for key, value in message.items() if key != "role" and value is not None}
+        if "tool_calls" in rest:
+            rest["tool_calls"] = [self._tool_call(call) for call in rest["tool_calls"]]
+        return {"role": role, "content": "", **self._shield.guard_all(rest, mark)}
+
+    def _tool_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call.get("function")
+        # OpenAI's clients send arguments as JSON text; templates write objects, unless they say that they take text.
+        if not isinstance(function, Mapping) or "arguments is string" in self._source:
+            return call
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments) if arguments.strip() else {}
+            except (ValueError, RecursionError):
+                return call
+            if not isinstance(arguments, dict):
+                return call
+        return {**call, "function": {**function, "arguments": arguments if arguments is not None else {}}}
+
+    def _render(
+        self, messages: Sequence[dict[str, Any]], open_end: bool, prompt_next: bool, variables: dict[str, Any], end: str
+    ) -> str:
+        if not open_end:
+            return self._run(messages, prompt_next, variables)
+        # As transformers does: mark the end of the last message's text, and cut there. The space behind the mark shows
+        # whether the template trims its messages; then the text that it leaves open is trimmed too.
+        last = messages[-1]["content"]
+        marked = [*messages[:-1], {**messages[-1], "content": f"{last}{end} "}]
+        text = self._run(marked, False, variables)
+        place = text.rfind(end)
+        if place < 0 or last.strip() not in text:
+            raise InvalidRequest(
+                "the chat template does not write the last message as it is, so it cannot be continued",
+                param="continue_final_message",
+            )
+        return text[:place] if text.startswith(f"{end} ", place) else text[:place].rstrip()
+
+    def _run(self, messages: Sequence[dict[str, Any]], add_generation_prompt: bool, variables: dict[str, Any]) -> str:
+        if self._template is None:
+            raise InvalidRequest(self._fault, param="messages")
+        self._sandbox.start()
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in self._template.generate(
+                **{**variables, "messages": list(messages), "add_generation_prompt": add_generation_prompt}
+            ):
+                length += len(part)
+                if length > MAX_CHARS:
+                    raise TemplateLimit("the chat template writes too long a text")
+                parts.append(part)
+        except TemplateLimit as error:
+            raise InvalidRequest(str(error), param="messages") from error
+        except TemplateError as error:
+            words = _words(error)
+            raise InvalidRequest(f"the chat template refused the messages: {words}", param="messages") from error
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"the chat template failed on these messages: {_words(error)}", param="messages"
+            ) from error
+        except MemoryError as error:
+            raise InvalidRequest("the chat template builds too long a text", param="messages") from error
+        return "".join(parts)
+
+
+def _words(error: Exception) -> str:
+    """The error's own words, short, and without memory addresses."""
+    return re.sub(r"\bat 0x[0-9a-fA-F]+", "", str(error))[:_MAX_WORDS]

@@ -1,0 +1,97 @@
+"""Prompts -> token ids, validated where they enter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from radixrt.checkpoint import Vocabulary
+from radixrt.errors import ContextLengthExceeded, InvalidRequest
+from radixrt.messages import Array, ChatPrompt, Prompt, Tokenized, TokensPrompt
+from radixrt.params import SamplingParams
+from radixrt.tokenizer.chat import ChatTemplate
+
+_CHARS_A_TOKEN = 16
+"""A text longer than this times the context is encoded in part first: it almost surely does not fit."""
+
+
+class PromptEncoder:
+    """Encodes prompts for one model. `context_length` is set when the engine is ready."""
+
+    def __init__(self, vocabulary: Vocabulary, chat: ChatTemplate) -> None:
+        self._vocabulary = vocabulary
+        self._chat = chat
+        self.context_length: int | None = None
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The ids a prompt becomes. An empty text becomes the BOS token, where it may be added and the model has one."""
+        if isinstance(prompt, TokensPrompt):
+            return self._checked(prompt.ids)
+        if isinstance(prompt, ChatPrompt):
+            return self._chat.ids(prompt)[0]
+        self._check_length(prompt.text)
+        vocabulary = self._vocabulary
+        ids = vocabulary.encode(prompt.text, add_bos=prompt.add_special_tokens and vocabulary.adds_bos)
+        if not ids and prompt.add_special_tokens and vocabulary.bos_id is not None:
+            return [vocabulary.bos_id]
+        return ids
+
+    def start(self, prompt: Prompt) -> Array:
+        """int32[n >= 1]: what a generation starts from. InvalidRequest (param `prompt`) where that is nothing."""
+        ids = self.encode(prompt)
+        if not ids and not isinstance(prompt, TokensPrompt | ChatPrompt) and self._vocabulary.bos_id is not None:
+            ids = [self._vocabulary.bos_id]
+        if not ids:
+            raise InvalidRequest("prompt must not be empty: it holds no token to start from", param="prompt")
+        return np.asarray(ids, dtype=np.int32)
+
+    def tokenized(self, request_id: int, prompt: Prompt) -> Tokenized:
+        """The answer to a Tokenize message."""
+        ids = self.encode(prompt)
+        pieces = [self._vocabulary.token_bytes(i) for i in ids]
+        text = b"".join(pieces).decode("utf-8", "replace")
+        if not isinstance(prompt, TokensPrompt) and text.startswith(" "):
+            # A space that the tokenizer put in front of the text is not the text's own.
+            whole = self._vocabulary.decode(ids)
+            if text == " " + whole:
+                text, pieces[0] = whole, pieces[0][1:]
+        return Tokenized(request_id=request_id, ids=np.asarray(ids, dtype=np.int32), text=text, pieces=pieces)
+
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        """InvalidRequest where a parameter names a token id that the vocabulary does not have."""
+        for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
+            for token in ids:
+                if not 0 <= token < self._vocabulary.size:
+                    raise InvalidRequest(
+                        f"{name} names token id {token}, but ids are 0 to {self._vocabulary.size - 1}", param=name
+                    )
+
+    def checked(self, ids: Array, param: str) -> list[int]:
+        """Token ids as a list; InvalidRequest where one is not in the vocabulary."""
+        return self._checked(ids, param)
+
+    def _checked(self, ids: Array, param: str = "prompt") -> list[int]:
+        if ids.ndim != 1 or ids.dtype.kind != "i":
+            raise InvalidRequest("token ids must be one list of integers", param=param)
+        if ids.size and not (ids.min() >= 0 and ids.max() < self._vocabulary.size):
+            wrong = next(int(i) for i in ids if not 0 <= i < self._vocabulary.size)
+            raise InvalidRequest(
+                f"token id {wrong} is not in the vocabulary: ids are 0 to {self._vocabulary.size - 1}", param=param
+            )
+        out: list[int] = ids.tolist()
+        return out
+
+    def _check_length(self, text: str) -> None:
+        limit = self.context_length
+        if limit is None or len(text) <= _CHARS_A_TOKEN * limit:
+            return
+        count = len(self._vocabulary.encode(text[: _CHARS_A_TOKEN * limit]))
+        if count > limit:
+            raise ContextLengthExceeded(
+                f"the prompt has more than {count} tokens, but the context holds {limit}", param="prompt"
+            )
+
+
+def all_special(vocabulary: Vocabulary, ids: Sequence[int]) -> bool:
+    return all(vocabulary.is_special(int(i)) for i in ids)

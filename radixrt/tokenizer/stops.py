@@ -1,0 +1,130 @@
+"""Stop strings in streamed text, wherever token boundaries fall.
+
+The rule does not depend on how the text was cut into tokens: of all matches in the text, the one that begins earliest
+ends it, and among those that begin there the shortest. So text is held back while it may still be the beginning of a
+stop string, and a match is not yet final while an earlier, longer one may still be completed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Match:
+    """A stop string in a sample's text."""
+
+    stop: str
+    start: int
+    """Characters before it."""
+    keep: int
+    """Tokens that hold the text up to its end."""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.stop)
+
+
+@dataclass
+class StopScanner:
+    """Takes a sample's text token by token and gives the part that no stop string can take back any more.
+
+    [0, released)  given out
+    [released, seen)  held: the beginning of a stop string, or a match that is not yet final
+
+    With `min_tokens`, a match counts only when the token that completes it is at least the min_tokens-th. `include`
+    leaves the stop string in the text.
+    """
+
+    stops: Sequence[str]
+    include: bool = False
+    min_tokens: int = 0
+    match: Match | None = None
+    """The match that ended the sample; later text is ignored."""
+    candidate: Match | None = None
+    """A match that an earlier one may still replace."""
+    released: int = 0
+    _held: str = ""
+    _ends: list[int] = field(default_factory=list)
+    """[tokens] characters of text after each token."""
+
+    @property
+    def seen(self) -> int:
+        return self.released + len(self._held)
+
+    @property
+    def cut(self) -> int | None:
+        """Where the matched sample's text ends, in characters."""
+        if self.match is None:
+            return None
+        return self.match.end if self.include else self.match.start
+
+    def push(self, text: str) -> str:
+        """The text (of one token, "" where it gave none) that may be shown now; a match is in `match`."""
+        if self.match is not None:
+            return ""
+        if not self.stops:
+            self.released += len(text)
+            return text
+        self._held += text
+        self._ends.append(self.seen)
+        if not text:
+            return ""
+        return self._scan(final=False)
+
+    def finish(self, text: str = "") -> str:
+        """The rest of the text: nothing more comes. `text` is what the detokenizer still had; it is the last token's."""
+        if self.match is not None:
+            return ""
+        self._held += text
+        if self._ends:
+            self._ends[-1] += len(text)
+        return self._scan(final=True)
+
+    def _scan(self, final: bool) -> str:
+        found = self._search()
+        partial = None if final else self._partial()
+        if found is not None and (partial is None or found.start - self.released <= partial):
+            self.match, self.candidate = found, None
+            shown = self._held[: (found.end if self.include else found.start) - self.released]
+            self._held = ""
+            self.released += len(shown)
+            return shown
+        self.candidate = found
+        return self._release(len(self._held) if partial is None else partial)
+
+    def _release(self, length: int) -> str:
+        shown, self._held = self._held[:length], self._held[length:]
+        self.released += length
+        return shown
+
+    def _search(self) -> Match | None:
+        """The earliest, then shortest, match that is completed by token min_tokens or a later one."""
+        # A match must end beyond what the first min_tokens - 1 tokens hold.
+        floor = 0
+        if self.min_tokens > 1 and self._ends:
+            floor = self._ends[min(self.min_tokens - 1, len(self._ends)) - 1] - self.released
+        best: tuple[int, int, str] | None = None
+        for stop in self.stops:
+            place = self._held.find(stop, max(0, floor - len(stop) + 1))
+            if place >= 0 and (best is None or (place, len(stop)) < best[:2]):
+                best = place, len(stop), stop
+        if best is None:
+            return None
+        place, length, stop = best
+        keep = min(bisect_left(self._ends, self.released + place + length) + 1, len(self._ends))
+        return Match(stop=stop, start=self.released + place, keep=keep)
+
+    def _partial(self) -> int | None:
+        """Where the earliest stop string begins that the end of the held text may still become."""
+        held, best = self._held, len(self._held)
+        for stop in self.stops:
+            place = max(0, len(held) - len(stop) + 1)
+            while (place := held.find(stop[0], place, best)) >= 0:
+                if stop.startswith(held[place:]):
+                    best = place
+                    break
+                place += 1
+        return None if best == len(held) else best
