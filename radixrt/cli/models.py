@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
-from radixrt.cli.progress import Stages
+from radixrt.cli.progress import MEGABYTE, Stages
 
 
 def pull(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Short name or hub name.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Short name, or hub name (org/name).", show_default=False)
+    ],
 ) -> None:
     """Fetch a model into the cache (RADIXRT_HOME), checked and resumable.
+
+    Prints the path of the model's files.
 
     [dim]Example:[/dim]  radixrt pull smollm2-135m
     """
@@ -28,14 +32,30 @@ def models() -> None:
 
     [dim]Example:[/dim]  radixrt models
     """
-    from rich.console import Console
-    from rich.table import Table
+    import sys
 
     from radixrt.checkpoint import home, list_models
 
-    table = Table("name", "format", "size", "here", "description", box=None, pad_edge=False)
-    for model in list_models():
-        table.add_row(model.name)
-    console = Console()
-    console.print(table)
-    console.print(f"cache: {home()}", style="dim", soft_wrap=True)
+    rows = [
+        (
+            entry.name,
+            f"{entry.size_bytes / MEGABYTE:,.0f} MB",
+            "yes" if entry.on_disk else "no",
+            entry.about,
+        )
+        for entry in list_models()
+    ]
+    header = ("name", "size", "on disk", "about")
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(*header, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        Console().print(table)
+    else:
+        for row in (header, *rows):
+            print("\t".join(row))
+    print(f"cache: {home()}", file=sys.stderr)
