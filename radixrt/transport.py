@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 import zmq
 
+from radixrt.errors import RadixrtError
+
 log = logging.getLogger(__name__)
 
 In = TypeVar("In")
@@ -63,7 +65,7 @@ class Codec(Generic[In, Out]):
         self._frames = frames
         try:
             message: In = self._decoder.decode(frames[0])
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RadixrtError) as error:  # params check themselves when they are made
             raise DecodeError(str(error)) from error
         finally:
             self._frames = ()

@@ -25,9 +25,13 @@ class PromptEncoder:
         self.context_length: int | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The ids a prompt becomes. An empty text becomes the BOS token, where it may be added and the model has one."""
+        """The ids a prompt becomes.
+
+        An empty text becomes the BOS token where special tokens may be added and the model has one, also where it puts
+        none in front of other texts: so it can be generated from.
+        """
         if isinstance(prompt, TokensPrompt):
-            return self._checked(prompt.ids)
+            return self.checked(prompt.ids)
         if isinstance(prompt, ChatPrompt):
             return self._chat.ids(prompt)[0]
         self._check_length(prompt.text)
@@ -67,11 +71,8 @@ class PromptEncoder:
                         f"{name} names token id {token}, but ids are 0 to {self._vocabulary.size - 1}", param=name
                     )
 
-    def checked(self, ids: Array, param: str) -> list[int]:
+    def checked(self, ids: Array, param: str = "prompt") -> list[int]:
         """Token ids as a list; InvalidRequest where one is not in the vocabulary."""
-        return self._checked(ids, param)
-
-    def _checked(self, ids: Array, param: str = "prompt") -> list[int]:
         if ids.ndim != 1 or ids.dtype.kind != "i":
             raise InvalidRequest("token ids must be one list of integers", param=param)
         if ids.size and not (ids.min() >= 0 and ids.max() < self._vocabulary.size):

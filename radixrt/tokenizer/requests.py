@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -76,6 +75,3 @@ class RequestTable:
         del own[request.client_id]
         if not own:
             del self._by_client[request.peer]
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(list(self._by_id.values()))

@@ -75,7 +75,7 @@ class StopScanner:
         return self._scan(final=False)
 
     def finish(self, text: str = "") -> str:
-        """The rest of the text: nothing more comes. `text` is what the detokenizer still had; it is the last token's."""
+        """The rest of the text, as nothing more comes. `text` is what the detokenizer still had of the last token."""
         if self.match is not None:
             return ""
         self._held += text
