@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from radixrt.checkpoint import Checkpoint
+from radixrt.checkpoint import Checkpoint, ModelConfig
+from radixrt.errors import ModelError
+from radixrt.models import llama, mistral, qwen2, qwen3
 from radixrt.models.base import CausalLM
+from radixrt.models.blocks import Decoder, Traits
+from radixrt.models.gguf_weights import GgufWeights
+from radixrt.models.weights import SafetensorsWeights, WeightSource
 
 Progress = Callable[[str, float], None]
 """Called with a stage ("weights") and the fraction of it that is done."""
+
+TRAITS: dict[str, Callable[[ModelConfig], Traits]] = {
+    "llama": llama.traits,
+    "mistral": mistral.traits,
+    "qwen2": qwen2.traits,
+    "qwen3": qwen3.traits,
+}
+
+_HEAD, _EMBEDDING, _OUTPUT_BIAS = "lm_head.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.bias"
+_COMPUTED = ".rotary_emb.inv_freq"
+"""Ending of the buffers that older checkpoints hold although they follow from the config."""
+
+_log = logging.getLogger(__name__)
 
 
 def load_model(
@@ -20,8 +40,98 @@ def load_model(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> CausalLM:
-    """Read the checkpoint's weights into a model of its architecture.
+    """Read the checkpoint's weights into a model of its architecture, in float32 or bfloat16.
 
-    Raises ModelError where the architecture is unknown, or tensors are missing or misshapen.
+    Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
+    or a weight format is not supported. Tensors that the model does not use are named in a warning.
     """
-    raise NotImplementedError
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise ModelError(f"models run in float32 or bfloat16, not in {dtype}")
+    config = checkpoint.config
+    source = _open(checkpoint)
+    try:
+        with torch.inference_mode():
+            model = _build(checkpoint, source, dtype, torch.device(device))
+            _fill(model, source, progress)
+            if config.tie_word_embeddings and _HEAD in source.shapes:
+                _keep_other_head(model, source)
+    finally:
+        source.close()
+    return model
+
+
+def _open(checkpoint: Checkpoint) -> WeightSource:
+    if checkpoint.gguf is None:
+        return SafetensorsWeights(checkpoint.safetensors_files)
+    config = checkpoint.config
+    reordered = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
+    # llama.cpp rotates neighbours for these two, and the two halves of a head for all others.
+    return GgufWeights(
+        checkpoint.gguf, interleaved_heads=reordered if config.architecture in ("llama", "mistral") else {}
+    )
+
+
+def _build(checkpoint: Checkpoint, source: WeightSource, dtype: torch.dtype, device: torch.device) -> Decoder:
+    config = checkpoint.config
+    traits = TRAITS[config.architecture](config)
+    if checkpoint.gguf is not None and traits.output_bias:
+        # GGUF's metadata do not speak of biases: where the config found one, the others are as the file has them.
+        traits = replace(traits, output_bias=_OUTPUT_BIAS in source.shapes)
+    tied = config.tie_word_embeddings
+    factors = None
+    if config.rope_factors_tensor is not None:
+        factors = torch.empty(config.head_dim // 2)
+        _check_shape(config.rope_factors_tensor, source, factors)
+        source.read(config.rope_factors_tensor, factors)
+    return Decoder(
+        config,
+        traits,
+        tied=_HEAD not in source.shapes if tied is None else tied,
+        dtype=dtype,
+        device=device,
+        rope_factors=factors,
+    )
+
+
+def _fill(model: Decoder, source: WeightSource, progress: Progress | None) -> None:
+    parameters = model.parameters()
+    missing = [name for name in parameters if name not in source.shapes]
+    if missing:
+        raise ModelError(f"the model's files lack {_some(missing)}")
+    for name, view in parameters.items():
+        _check_shape(name, source, view)
+    known = {*parameters, model.config.rope_factors_tensor, *({_HEAD} if model.tied else ())}
+    extra = [name for name in source.shapes if name not in known and not name.endswith(_COMPUTED)]
+    if extra:
+        _log.warning("the model's files hold tensors that it does not use: %s", _some(extra))
+    total = sum(view.numel() for view in parameters.values())
+    done = 0
+    for name, view in parameters.items():
+        source.read(name, view)
+        done += view.numel()
+        if progress is not None:
+            progress("weights", done / total)
+
+
+def _check_shape(name: str, source: WeightSource, view: torch.Tensor) -> None:
+    shape = source.shapes.get(name)
+    if shape is None:
+        raise ModelError(f"the model's files lack {name}")
+    if shape != tuple(view.shape):
+        raise ModelError(f"tensor {name} has shape {list(shape)}, but the config asks for {list(view.shape)}")
+
+
+def _keep_other_head(model: Decoder, source: WeightSource) -> None:
+    """A config that ties the head, and files that hold one: believe the files where the two differ."""
+    head = torch.empty_like(model.embedding)
+    _check_shape(_HEAD, source, head)
+    source.read(_HEAD, head)
+    if not torch.equal(head, model.embedding):
+        _log.warning("the config ties the head to the embedding, but %s differs from %s: it is used", _HEAD, _EMBEDDING)
+        model.head = head
+
+
+def _some(names: list[str]) -> str:
+    """The names, of many the first ten."""
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"{', '.join(sorted(names)[:10])}{more}"

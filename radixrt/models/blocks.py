@@ -1,0 +1,166 @@
+"""The decoder that Llama, Qwen2, Qwen3 and Mistral share; their files say in what they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from radixrt import kernels
+from radixrt.checkpoint import ModelConfig
+from radixrt.kernels import AttentionLayout
+from radixrt.models.rope import Rotary
+
+
+@dataclass(frozen=True)
+class Traits:
+    """In what architectures of this family differ."""
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """RMS norm over each head of queries and keys, before they are rotated."""
+    sliding_window: int | None = None
+    """A token reads this many latest positions, itself included."""
+
+
+class Linear:
+    """x [.., in] -> [.., out]. Several projections of one input may lie in it, one below the other."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> None:
+        self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
+        self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def parts(self, names: dict[str, int]) -> dict[str, torch.Tensor]:
+        """Views to load into: `names` gives the projections, in order, and how many outputs each has."""
+        views: dict[str, torch.Tensor] = {}
+        at = 0
+        for name, outputs in names.items():
+            views[f"{name}.weight"] = self.weight[at : at + outputs]
+            if self.bias is not None:
+                views[f"{name}.bias"] = self.bias[at : at + outputs]
+            at += outputs
+        return views
+
+
+class Layer:
+    """The weights of one layer, and its attention and MLP."""
+
+    def __init__(self, config: ModelConfig, traits: Traits, dtype: torch.dtype, device: torch.device) -> None:
+        self.heads, self.kv_heads, self.width = config.num_heads, config.num_kv_heads, config.head_dim
+        self.window, self.eps, self.kernels = traits.sliding_window, config.rms_norm_eps, kernels.select(device)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.input_norm = torch.empty(hidden, dtype=dtype, device=device)
+        self.mlp_norm = torch.empty(hidden, dtype=dtype, device=device)
+        self.q_norm = torch.empty(self.width, dtype=dtype, device=device) if traits.qk_norm else None
+        self.k_norm = torch.empty(self.width, dtype=dtype, device=device) if traits.qk_norm else None
+        projected = (self.heads + 2 * self.kv_heads) * self.width
+        self.qkv = Linear(hidden, projected, traits.qkv_bias, dtype, device)
+        self.output = Linear(self.heads * self.width, hidden, traits.output_bias, dtype, device)
+        self.gate_up = Linear(hidden, 2 * inner, traits.mlp_bias, dtype, device)
+        self.down = Linear(inner, hidden, traits.mlp_bias, dtype, device)
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Views to load into, by the names that transformers gives them within a layer."""
+        query, key = self.heads * self.width, self.kv_heads * self.width
+        hidden, inner = self.down.weight.shape
+        views = {"input_layernorm.weight": self.input_norm, "post_attention_layernorm.weight": self.mlp_norm}
+        views |= self.qkv.parts({"self_attn.q_proj": query, "self_attn.k_proj": key, "self_attn.v_proj": key})
+        views |= self.output.parts({"self_attn.o_proj": hidden})
+        views |= self.gate_up.parts({"mlp.gate_proj": inner, "mlp.up_proj": inner})
+        views |= self.down.parts({"mlp.down_proj": hidden})
+        if self.q_norm is not None and self.k_norm is not None:
+            views |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
+        return views
+
+    def attention(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+    ) -> torch.Tensor:
+        """x [T, hidden], normed -> [T, hidden]; kv [2, kv_heads, slots, head_dim] of this layer is written."""
+        ops, heads = self.kernels, self.heads
+        qkv = self.qkv(x).view(len(x), -1, self.width)
+        qk, v = qkv[:, : heads + self.kv_heads], qkv[:, heads + self.kv_heads :]
+        if self.q_norm is not None and self.k_norm is not None:
+            q = ops.rms_norm(qk[:, :heads], self.q_norm, self.eps)
+            qk = torch.cat([q, ops.rms_norm(qk[:, heads:], self.k_norm, self.eps)], dim=1)
+        qk = ops.rope(qk, cos, sin)
+        q, k = qk[:, :heads], qk[:, heads:]
+        ops.write_kv(k, v, kv[0], kv[1], slots)
+        out = ops.tree_attention(q, k, v, kv[0], kv[1], layout, self.width**-0.5, self.window)
+        return self.output(out.view(len(x), -1))
+
+    def mlp(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, hidden], normed -> [T, hidden]."""
+        return self.down(self.kernels.silu_mul(self.gate_up(x)))
+
+
+class Decoder:
+    """Embedding, layers, final norm, head: a `CausalLM`. Weights are uninitialized until `load` fills them."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        traits: Traits,
+        *,
+        tied: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        rope_factors: torch.Tensor | None = None,
+    ) -> None:
+        """`tied`: the head is the embedding (one storage)."""
+        self.config, self.dtype, self.device, self.kernels = config, dtype, device, kernels.select(device)
+        self.rotary = Rotary(config, device, rope_factors)
+        self.embedding = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
+        self.head = self.embedding if tied else torch.empty_like(self.embedding)
+        self.layers = [Layer(config, traits, dtype, device) for _ in range(config.num_layers)]
+        self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
+
+    @property
+    def tied(self) -> bool:
+        return self.head is self.embedding
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Views to load into, by the names that transformers gives them; a tied head is not among them."""
+        views = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
+        if not self.tied:
+            views["lm_head.weight"] = self.head
+        for index, layer in enumerate(self.layers):
+            views |= {f"model.layers.{index}.{name}": view for name, view in layer.parameters().items()}
+        return views
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+    ) -> torch.Tensor:
+        """See `CausalLM.forward`."""
+        ops, eps = self.kernels, self.config.rms_norm_eps
+        cos, sin = self.rotary.tables(positions, self.dtype)
+        residual = F.embedding(tokens, self.embedding)
+        # Each addition to the residual is made together with the norm that follows it.
+        next_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
+        x = ops.rms_norm(residual, self.layers[0].input_norm, eps)
+        for layer, layer_kv, next_norm in zip(self.layers, kv, next_norms, strict=True):
+            x = layer.attention(x, cos, sin, slots, layer_kv, layout)
+            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
+            x = layer.mlp(x)
+            x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `CausalLM.logits`."""
+        return F.linear(hidden, self.head).float()
