@@ -38,6 +38,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     max_wait_s: float = 10.0
     """Ageing: a request that has waited this long goes before all that have not."""
+    lookahead: int = 1
+    """Steps planned ahead of the one whose tokens are not known yet; 0: one step at a time."""
     check: bool = False
     """Prove the cache's invariants after every step (debugging; tests set it)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -77,6 +79,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     prefix_cache: bool
     max_wait_s: float
+    lookahead: int
     check: bool
     log_level: str
 

@@ -1,0 +1,329 @@
+"""The radix tree over token ids: every cached prefix is a path from a namespace's root.
+
+    namespace root ── [tokens | slots] ── [tokens | slots] ── ...      a node: a span of tokens and their KV slots
+                                        └─ [tokens | slots]
+
+The end of a node stays where it is: a split puts a new node *above*, so whoever holds a node holds the same path. A
+node is locked by each running row whose path it is on (counted from the row's node up to the root); a locked node is
+never evicted. Slots under a node were computed by an earlier step, or are by one that is planned already: steps run in
+order, so whatever is planned later may read them.
+
+Source of the idea: SGLang, "Efficiently Programming Large Language Models", arXiv 2312.07104, section 3.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from radixrt.cache.eviction import LRU, EvictionPolicy, EvictionQueue
+from radixrt.cache.pool import SlotError, Slots
+
+Ids: TypeAlias = "array[int]"
+"""Token ids as array('i')."""
+
+
+class Node:
+    """A span of a path. Only the tree changes it; others read."""
+
+    __slots__ = ("children", "hits", "key", "last_used", "locks", "parent", "slots", "ticket", "tokens")
+
+    def __init__(self, parent: Node | None, tokens: Ids, slots: Ids, key: Hashable = None) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.slots = slots
+        self.key = key
+        """The namespace, on a root."""
+        self.children: dict[int, Node] = {}
+        self.locks = 0
+        self.hits = 0
+        self.last_used = 0.0
+        self.ticket = 0
+        """Its live entry in the eviction queue, 0 if none."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent is None
+
+    @property
+    def depth_tokens(self) -> int:
+        """Tokens from the root to the end of this node."""
+        return sum(len(node) for node in self.path())
+
+    def path(self) -> list[Node]:
+        """Nodes from the root's child down to this one; empty for a root."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        nodes.reverse()
+        return nodes
+
+    def root(self) -> Node:
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
+
+    def slot_array(self, count: int | None = None) -> Slots:
+        """Its first `count` slots (all by default), int32, a copy."""
+        return np.array(self.slots if count is None else self.slots[:count], dtype=np.int32)
+
+
+class RadixTree:
+    """Paths over slots. It hands freed slots to `release`; it never allocates.
+
+    Invariants, proven by `check`: locks of a node >= sum of its children's; siblings begin with different tokens;
+    `tokens` and `slots` of a node are equally long, and not empty but at a root; `evictable` counts the tokens of
+    unlocked nodes; every unlocked leaf is in the eviction queue.
+    """
+
+    def __init__(
+        self,
+        release: Callable[[Ids], None],
+        *,
+        clock: Callable[[], float],
+        policy: EvictionPolicy | None = None,
+    ) -> None:
+        self._release = release
+        self._clock = clock
+        self._queue = EvictionQueue(policy or LRU())
+        self._roots: dict[Hashable, Node] = {}
+        self.nodes = 0
+        """Nodes that are not roots."""
+        self.tokens = 0
+        """Tokens (and slots) in the tree."""
+        self.evictable = 0
+        """Of these, tokens in nodes that nobody locks."""
+        self.evicted = 0
+        """Tokens evicted since start."""
+
+    def root(self, namespace: Hashable) -> Node:
+        """The namespace's root, made when it is first asked for."""
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(None, array("i"), array("i"), namespace)
+        return root
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def probe(self, namespace: Hashable, ids: Ids, limit: int) -> int:
+        """How many of the first `limit` ids are cached; changes nothing."""
+        root = self._roots.get(namespace)
+        if root is None:
+            return 0
+        _, depth, within = self._walk(root, ids, limit)
+        return depth + within
+
+    def match(self, namespace: Hashable, ids: Ids, limit: int) -> tuple[Node, int]:
+        """(node, length): the node at whose end the longest cached prefix of ids[:limit] ends.
+
+        Splits a node where the prefix ends inside it, and marks the path as used. Lock the node before anything else
+        is inserted or evicted.
+        """
+        node, depth, within = self._walk(self.root(namespace), ids, limit)
+        if within:
+            child = node.children[ids[depth]]
+            node = self._split(child, within)
+            depth += within
+        self.touch(node)
+        for step in node.path():
+            step.hits += 1
+        return node, depth
+
+    def touch(self, node: Node) -> None:
+        """Mark the path to `node` as used now."""
+        now = self._clock()
+        step: Node | None = node
+        while step is not None:
+            step.last_used = now
+            if step.ticket:
+                self._queue.offer(step)
+            step = step.parent
+        self._queue.compact(self.nodes)
+
+    def walk(self) -> Iterator[tuple[int, Node]]:
+        """(depth, node) of every node in depth-first order, roots (depth 0) first."""
+        for root in self._roots.values():
+            stack = [(0, root)]
+            while stack:
+                depth, node = stack.pop()
+                yield depth, node
+                stack.extend((depth + 1, child) for child in reversed(node.children.values()))
+
+    # --- locks ----------------------------------------------------------------------------------------------------
+
+    def lock(self, node: Node, above: Node | None = None) -> None:
+        """Add one lock on the path from `node` up to the root, or up to but without `above`."""
+        step: Node | None = node
+        while step is not None and step is not above:
+            if step.locks == 0:
+                self.evictable -= len(step)
+                self._queue.withdraw(step)
+            step.locks += 1
+            step = step.parent
+
+    def unlock(self, node: Node) -> None:
+        """Take back one lock on the path from `node` to the root."""
+        now = self._clock()
+        step: Node | None = node
+        while step is not None:
+            if step.locks <= 0:
+                raise SlotError("a node was unlocked more often than it was locked")
+            step.locks -= 1
+            step.last_used = now
+            if step.locks == 0:
+                self.evictable += len(step)
+                if not step.children and not step.is_root:
+                    self._queue.offer(step)
+            parent = step.parent
+            if parent is None:
+                self._forget_empty_root(step)
+            step = parent
+
+    # --- growing --------------------------------------------------------------------------------------------------
+
+    def extend(self, node: Node, tokens: Sequence[int], slots: Sequence[int]) -> tuple[Node, int]:
+        """Put `tokens` with their `slots` behind `node`; (new end, duplicates).
+
+        The caller holds one lock that ends at `node`; the lock moves along to the new end. The first `duplicates`
+        tokens were there already: the tree keeps the slots it has, and the caller still owns slots[:duplicates].
+        Where `node` is a leaf that only the caller locks, it grows in place.
+        """
+        end, depth, within = self._walk(node, tokens, len(tokens))
+        if within:
+            end = self._split(end.children[tokens[depth]], within)
+            depth += within
+        if end is not node:
+            self.lock(end, above=node)
+        if depth < len(tokens):
+            rest, rest_slots = array("i", tokens[depth:]), array("i", slots[depth:])
+            self.tokens += len(rest)
+            if not end.children and end.locks == 1 and not end.is_root:
+                end.tokens.extend(rest)
+                end.slots.extend(rest_slots)
+            else:
+                child = end.children[rest[0]] = Node(end, rest, rest_slots)
+                child.last_used = self._clock()
+                child.locks = 1
+                self._queue.withdraw(end)
+                self.nodes += 1
+                end = child
+        return end, depth
+
+    # --- shrinking ------------------------------------------------------------------------------------------------
+
+    def evict(self, count: int) -> int:
+        """Free at least `count` tokens from unlocked leaves, by policy; fewer only when there are fewer. Their number.
+
+        Of the last leaf only the tail that is needed goes: what is left is still the prefix of something.
+        """
+        freed = 0
+        while freed < count:
+            node = next(self._queue.drain(), None)
+            if node is None:
+                break
+            take = min(len(node), count - freed)
+            freed += take
+            self._cut(node, take)
+        self.evicted += freed
+        return freed
+
+    def clear(self) -> int:
+        """Free everything that nobody locks; the number of tokens."""
+        return self.evict(self.tokens)
+
+    def check(self) -> None:
+        """Raise SlotError where an invariant of the class does not hold; O(tokens)."""
+        tokens = evictable = nodes = 0
+        seen: set[int] = set()
+        for _, node in self.walk():
+            if len(node.tokens) != len(node.slots):
+                raise SlotError("a node has as many slots as tokens")
+            if node.locks < sum(child.locks for child in node.children.values()):
+                raise SlotError("a node has fewer locks than its children together")
+            for first, child in node.children.items():
+                if child.parent is not node or not child.tokens or child.tokens[0] != first:
+                    raise SlotError("a child is not where its first token says")
+            if node.is_root:
+                continue
+            nodes += 1
+            tokens += len(node)
+            seen.update(node.slots)
+            if node.locks == 0:
+                evictable += len(node)
+            if (node.locks == 0 and not node.children) != bool(node.ticket):
+                raise SlotError("the eviction queue differs from the unlocked leaves")
+        if (tokens, evictable, nodes) != (self.tokens, self.evictable, self.nodes):
+            raise SlotError("the tree's counts differ from its nodes")
+        if len(seen) != tokens:
+            raise SlotError("a slot is in the tree twice")
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, node: Node, ids: Sequence[int], limit: int) -> tuple[Node, int, int]:
+        """(last node whose whole span matches, tokens matched up to its end, tokens matched inside the next node)."""
+        depth = 0
+        while depth < limit:
+            child = node.children.get(ids[depth])
+            if child is None:
+                return node, depth, 0
+            within = _common_prefix(child.tokens, ids, depth, limit)
+            if within < len(child):
+                return node, depth, within
+            node, depth = child, depth + within
+        return node, depth, 0
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut `node` in two after `at` tokens; the new upper part."""
+        parent = node.parent
+        if parent is None or not 0 < at < len(node):
+            raise SlotError("a split must fall inside a node")
+        upper = Node(parent, node.tokens[:at], node.slots[:at])
+        upper.locks, upper.hits, upper.last_used = node.locks, node.hits, node.last_used
+        upper.children[node.tokens[at]] = node
+        parent.children[upper.tokens[0]] = upper
+        node.parent = upper
+        node.tokens, node.slots = node.tokens[at:], node.slots[at:]
+        self.nodes += 1
+        return upper
+
+    def _cut(self, node: Node, count: int) -> None:
+        """Drop the last `count` tokens of an unlocked leaf, and the leaf with its last token."""
+        parent = node.parent
+        if parent is None or node.locks or node.children:
+            raise SlotError("only an unlocked leaf can be evicted")
+        self.tokens -= count
+        self.evictable -= count
+        self._release(node.slots[len(node) - count :])
+        if count < len(node):
+            del node.tokens[-count:], node.slots[-count:]
+            self._queue.offer(node)
+            return
+        del parent.children[node.tokens[0]]
+        self.nodes -= 1
+        if parent.is_root:
+            self._forget_empty_root(parent)
+        elif parent.locks == 0 and not parent.children:
+            self._queue.offer(parent)
+
+    def _forget_empty_root(self, root: Node) -> None:
+        if not root.children and root.locks == 0:
+            self._roots.pop(root.key, None)
+
+
+def _common_prefix(span: Ids, ids: Sequence[int], start: int, limit: int) -> int:
+    """How many tokens of `span` equal ids[start:limit]; at least 1 (the caller found the child by its first token)."""
+    length = min(len(span), limit - start)
+    other = ids[start : start + length]
+    if span[:length] == other:
+        return length
+    differ = np.asarray(span[:length], dtype=np.int32) != np.asarray(other, dtype=np.int32)
+    return int(differ.argmax()) if differ.any() else length

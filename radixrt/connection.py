@@ -1,0 +1,170 @@
+"""The client's end of the road: one thread that owns the socket to the tokenizer process and hands messages out.
+
+Any thread or event loop may submit; answers go to the request's inbox, a queue of the caller's own kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import zmq
+
+from radixrt.errors import EngineDead, RadixrtError
+from radixrt.messages import Deltas, Failed, FromClient, Hello, Loading, Ready, StartupFailed, ToClient
+from radixrt.transport import Link, open_socket
+
+log = logging.getLogger(__name__)
+
+Item: TypeAlias = Any
+"""A Delta, an answer message, or the RadixrtError that ended the request."""
+
+
+class SyncInbox:
+    """Where a thread waits for its request's answers."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+
+    def put(self, item: Item) -> None:
+        self._queue.put(item)
+
+    def get(self, timeout_s: float | None) -> Item:
+        """The next item; TimeoutError after `timeout_s`."""
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
+
+
+class AsyncInbox:
+    """Where a task waits; made inside the running event loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Item] = asyncio.Queue()
+
+    def put_here(self, item: Item) -> None:
+        """Called in the event loop's own thread."""
+        self._queue.put_nowait(item)
+
+    async def get(self, timeout_s: float | None) -> Item:
+        """The next item; TimeoutError after `timeout_s`."""
+        if timeout_s is None:
+            return await self._queue.get()
+        return await asyncio.wait_for(self._queue.get(), timeout_s)
+
+
+Inbox: TypeAlias = SyncInbox | AsyncInbox
+
+
+class Connection:
+    """Requests out, answers in. `on_status` hears Loading, Ready and StartupFailed in the connection's thread."""
+
+    def __init__(self, address: str, on_status: Callable[[Loading | Ready | StartupFailed], None]) -> None:
+        self._on_status = on_status
+        self._inboxes: dict[int, Inbox] = {}
+        self._lock = threading.Lock()
+        self._dead: RadixrtError | None = None
+        self._numbers = itertools.count(1)
+        self._outgoing: deque[FromClient] = deque([Hello()])
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._context: zmq.Context[Any] = zmq.Context()
+        socket = open_socket(self._context, zmq.DEALER, address, bind=False)
+        self._link: Link[ToClient, FromClient] = Link(socket, ToClient)
+        self._thread = threading.Thread(target=self._run, daemon=True, name="radixrt-connection")
+        self._closing = False
+        self._thread.start()
+
+    def open(self, inbox: Inbox) -> int:
+        """A fresh request id whose answers go to `inbox`. Raises EngineDead when nothing can be answered any more."""
+        with self._lock:
+            if self._dead is not None:
+                raise self._dead
+            number = next(self._numbers)
+            self._inboxes[number] = inbox
+            return number
+
+    def forget(self, request_id: int) -> None:
+        with self._lock:
+            self._inboxes.pop(request_id, None)
+
+    def send(self, message: FromClient) -> None:
+        self._outgoing.append(message)
+        os.write(self._wake_write, b"\0")
+
+    def fail(self, error: RadixrtError) -> None:
+        """Every open request ends with `error`, and so does every later one. Only the first call counts."""
+        with self._lock:
+            if self._dead is not None:
+                return
+            self._dead = error
+            inboxes = list(self._inboxes.values())
+            self._inboxes.clear()
+        self._deliver([(inbox, error) for inbox in inboxes])
+
+    def close(self) -> None:
+        self.fail(EngineDead("the engine was closed"))
+        self._closing = True
+        os.write(self._wake_write, b"\0")
+        self._thread.join(timeout=5)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._link.socket, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        while not self._closing:
+            poller.poll()
+            with contextlib.suppress(BlockingIOError):  # woken by a message, not by a sender
+                os.read(self._wake_read, 65536)
+            while self._outgoing:
+                if not self._link.send(self._outgoing.popleft()):
+                    self.fail(EngineDead("the engine does not take requests any more"))
+            for _, message in self._link.receive():
+                self._take(message)
+        self._link.close()
+        self._context.term()
+        os.close(self._wake_read)
+
+    def _take(self, message: ToClient) -> None:
+        if isinstance(message, Loading | Ready | StartupFailed):
+            self._on_status(message)
+        elif isinstance(message, Deltas):
+            with self._lock:
+                found = [(self._inboxes.get(number), delta) for number, delta in message.items]
+            self._deliver([(inbox, delta) for inbox, delta in found if inbox is not None])
+        else:
+            with self._lock:
+                inbox = self._inboxes.get(message.request_id)
+            if inbox is not None:
+                item = RadixrtError.from_info(message.error) if isinstance(message, Failed) else message
+                self._deliver([(inbox, item)])
+
+    def _deliver(self, pairs: list[tuple[Inbox, Item]]) -> None:
+        """Put items into inboxes; an event loop is woken once for all of its items."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[AsyncInbox, Item]]] = {}
+        for inbox, item in pairs:
+            if isinstance(inbox, AsyncInbox):
+                by_loop.setdefault(inbox.loop, []).append((inbox, item))
+            else:
+                inbox.put(item)
+        for loop, items in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_put_all, items)
+            except RuntimeError:
+                log.debug("an event loop was closed before its answers came")
+
+
+def _put_all(items: list[tuple[AsyncInbox, Item]]) -> None:
+    for inbox, item in items:
+        inbox.put_here(item)

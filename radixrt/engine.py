@@ -1,0 +1,349 @@
+"""The engine: a model served by three processes of this machine, behind the client API.
+
+with radixrt.Engine("smollm2-135m") as engine:
+    print(engine.generate("The capital of France is", SamplingParams(max_tokens=8)).text)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from radixrt.backend import Tokens
+from radixrt.collect import Collector
+from radixrt.config import EngineConfig
+from radixrt.connection import AsyncInbox, Connection, SyncInbox
+from radixrt.errors import Aborted, EngineDead, InvalidRequest, RadixrtError, StartupError
+from radixrt.launch import Trio
+from radixrt.messages import (
+    Detokenize,
+    Detokenized,
+    FlushAnswer,
+    FromClient,
+    Loading,
+    Query,
+    Ready,
+    StartupFailed,
+    StatsAnswer,
+    Submit,
+    Tokenize,
+    Tokenized,
+    TokensPrompt,
+    TreeAnswer,
+)
+from radixrt.params import Constraint, SamplingParams
+from radixrt.prompts import PromptLike, as_prompt, token_array
+from radixrt.results import CacheNode, Delta, EngineStats, Generation, ModelInfo
+from radixrt.streams import AsyncDeltaStream, DeltaStream
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class Engine:
+    """A Backend (see `radixrt.backend`) over processes of its own; use it as a context manager, or call `close`.
+
+    Args:
+        model: short name (`smollm2-135m`), directory with config.json and safetensors, GGUF file, or hub name.
+        on_progress: called with (stage, fraction) while the model is fetched and loaded, from another thread.
+        fields: those of `EngineConfig`.
+
+    Raises ModelError when the model cannot be found or run, StartupError when a process ends before it serves.
+    """
+
+    def __init__(self, model: str, *, on_progress: Callable[[str, float], None] | None = None, **fields: Any) -> None:
+        try:
+            self.config = msgspec.convert({"model": model, **fields}, EngineConfig)
+            unknown = fields.keys() - set(EngineConfig.__struct_fields__)
+        except msgspec.ValidationError as error:
+            raise StartupError(f"the engine's configuration is wrong: {error}") from error
+        if unknown:
+            known = ", ".join(sorted(EngineConfig.__struct_fields__))
+            raise StartupError(f"unknown engine option {', '.join(sorted(unknown))}; there are: {known}")
+        from radixrt.checkpoint import resolve
+
+        self._on_progress = on_progress
+        self._ready = threading.Event()
+        self._info: ModelInfo | None = None
+        self._failure: RadixrtError | None = None
+        self.started_at = time.monotonic()
+        path = resolve(self.config.model, progress=self._fetching if on_progress else None)
+        self._trio = Trio(self.config, path, self._process_died)
+        self._connection = Connection(self._trio.client_address, self._status)
+        self._finalizer = weakref.finalize(self, _shut_down, self._connection, self._trio)
+        self._wait_until_ready()
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        if self._info is None:
+            raise self._failure or StartupError("the engine is still loading")
+        return self._info
+
+    @property
+    def alive(self) -> bool:
+        """All three processes run and the model is loaded."""
+        return self._trio.alive and self._info is not None and self._failure is None
+
+    @property
+    def failure(self) -> RadixrtError | None:
+        """Why the engine is dead, or None."""
+        return self._failure
+
+    @property
+    def process_ids(self) -> dict[str, int]:
+        """Process id by name (tokenizer, scheduler, runner)."""
+        return {name: process.pid for name, process in self._trio.processes.items()}
+
+    def close(self) -> None:
+        """Stop the processes; open requests end with EngineDead. Safe to call twice."""
+        self._finalizer()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- generation -----------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation:
+        params = sampling_params or SamplingParams()
+        stream = self._stream(prompt, params, constraint, cache_salt, priority, timeout, stream=False)
+        collector = Collector(params.n)
+        for delta in stream:
+            collector.add(delta)
+        return collector.generation()
+
+    def stream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> DeltaStream:
+        params = sampling_params or SamplingParams()
+        return self._stream(prompt, params, constraint, cache_salt, priority, timeout, stream=True)
+
+    async def agenerate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation:
+        params = sampling_params or SamplingParams()
+        stream = self._astream(prompt, params, constraint, cache_salt, priority, timeout, stream=False)
+        collector = Collector(params.n)
+        async for delta in stream:
+            collector.add(delta)
+        return collector.generation()
+
+    def astream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> AsyncDeltaStream:
+        params = sampling_params or SamplingParams()
+        return self._astream(prompt, params, constraint, cache_salt, priority, timeout, stream=True)
+
+    def score(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        ids = self.tokenize(prompt).ids
+        streams = [self.stream(*_score_request(ids, option), cache_salt=cache_salt) for option in options]
+        return [_scores(list(stream)) for stream in streams]
+
+    async def ascore(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        ids = (await self.atokenize(prompt)).ids
+        streams = [self.astream(*_score_request(ids, option), cache_salt=cache_salt) for option in options]
+        return [_scores([delta async for delta in stream]) for stream in streams]
+
+    def _stream(
+        self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
+        priority: int, timeout: float | None, *, stream: bool,
+    ) -> DeltaStream:  # fmt: skip
+        message = as_prompt(prompt)
+        inbox = SyncInbox()
+        number = self._connection.open(inbox)
+        self._connection.send(
+            Submit(
+                request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
+                priority=priority, stream=stream,
+            )
+        )  # fmt: skip
+        return DeltaStream(self._connection, number, inbox, params.n, timeout)
+
+    def _astream(
+        self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
+        priority: int, timeout: float | None, *, stream: bool,
+    ) -> AsyncDeltaStream:  # fmt: skip
+        message = as_prompt(prompt)
+        inbox = AsyncInbox()
+        number = self._connection.open(inbox)
+        self._connection.send(
+            Submit(
+                request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
+                priority=priority, stream=stream,
+            )
+        )  # fmt: skip
+        return AsyncDeltaStream(self._connection, number, inbox, params.n, timeout)
+
+    # --- text and tokens ------------------------------------------------------------------------------------------
+
+    def tokenize(self, prompt: PromptLike) -> Tokens:
+        return _tokens(self._ask(lambda number: Tokenize(request_id=number, prompt=as_prompt(prompt)), Tokenized))
+
+    async def atokenize(self, prompt: PromptLike) -> Tokens:
+        message = as_prompt(prompt)
+        return _tokens(await self._aask(lambda number: Tokenize(request_id=number, prompt=message), Tokenized))
+
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return self._ask(_detokenize(ids, skip_special_tokens), Detokenized).text
+
+    async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return (await self._aask(_detokenize(ids, skip_special_tokens), Detokenized)).text
+
+    # --- looking at it --------------------------------------------------------------------------------------------
+
+    def stats(self) -> EngineStats:
+        return self._ask(lambda number: Query(request_id=number, what="stats"), StatsAnswer).stats
+
+    async def astats(self) -> EngineStats:
+        return (await self._aask(lambda number: Query(request_id=number, what="stats"), StatsAnswer)).stats
+
+    def tree(self) -> list[CacheNode]:
+        """The prefix tree in depth-first order."""
+        return self._ask(lambda number: Query(request_id=number, what="tree"), TreeAnswer).nodes
+
+    async def atree(self) -> list[CacheNode]:
+        return (await self._aask(lambda number: Query(request_id=number, what="tree"), TreeAnswer)).nodes
+
+    def flush(self) -> int:
+        """Drop everything from the tree that nobody uses; the number of tokens freed."""
+        return self._ask(lambda number: Query(request_id=number, what="flush"), FlushAnswer).freed_tokens
+
+    async def aflush(self) -> int:
+        return (await self._aask(lambda number: Query(request_id=number, what="flush"), FlushAnswer)).freed_tokens
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[int], FromClient], answer: type[Answer]) -> Answer:
+        inbox = SyncInbox()
+        number = self._connection.open(inbox)
+        try:
+            self._connection.send(question(number))
+            return _expect(inbox.get(None), answer)
+        finally:
+            self._connection.forget(number)
+
+    async def _aask(self, question: Callable[[int], FromClient], answer: type[Answer]) -> Answer:
+        inbox = AsyncInbox()
+        number = self._connection.open(inbox)
+        try:
+            self._connection.send(question(number))
+            return _expect(await inbox.get(None), answer)
+        finally:
+            self._connection.forget(number)
+
+    def _wait_until_ready(self) -> None:
+        in_time = self._ready.wait(self.config.start_timeout_s)
+        if self._failure is None and not in_time:
+            self._failure = StartupError(f"the engine did not start within {self.config.start_timeout_s:.0f} s")
+        if self._failure is not None:
+            self.close()
+            raise self._failure
+
+    def _fetching(self, what: str, done: int, total: int | None) -> None:
+        if self._on_progress is not None:
+            self._on_progress(f"fetching {what}", done / total if total else 0.0)
+
+    def _status(self, message: Loading | Ready | StartupFailed) -> None:
+        if isinstance(message, Loading):
+            if self._on_progress is not None:
+                self._on_progress(message.stage, message.fraction)
+        elif isinstance(message, Ready):
+            self._info = message.info
+            self._ready.set()
+        else:
+            self._failure = self._failure or RadixrtError.from_info(message.error)
+            self._ready.set()
+
+    def _process_died(self, name: str, code: int) -> None:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if self._info is None:
+            # A process that cannot start says why before it ends; give its words a moment to arrive.
+            if not self._ready.wait(1.0):
+                self._failure = StartupError(f"the {name} process {how} before the engine was ready")
+                self._ready.set()
+            return
+        self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted")
+        log.error("%s", self._failure.message)
+        self._connection.fail(self._failure)
+
+
+def _shut_down(connection: Connection, trio: Trio) -> None:
+    connection.close()
+    trio.stop()
+
+
+def _expect(item: object, wanted: type[Answer]) -> Answer:
+    if isinstance(item, RadixrtError):
+        raise item
+    if not isinstance(item, wanted):
+        raise RadixrtError(f"expected {wanted.__name__} as the answer, got {type(item).__name__}")
+    return item
+
+
+def _tokens(answer: Tokenized) -> Tokens:
+    return Tokens(ids=tuple(answer.ids.tolist()), text=answer.text, pieces=tuple(answer.pieces))
+
+
+def _detokenize(ids: Sequence[int], skip: bool) -> Callable[[int], FromClient]:
+    array = token_array(ids)
+    return lambda number: Detokenize(request_id=number, ids=array, skip_special_tokens=skip)
+
+
+def _score_request(prompt: Sequence[int], option: Sequence[int]) -> tuple[TokensPrompt, SamplingParams]:
+    """Prompt and option as one prompt of which nothing is sampled, and whose option's tokens are scored."""
+    if not option:
+        raise InvalidRequest("an option must hold at least one token", param="options")
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=len(prompt))
+    return TokensPrompt(ids=token_array([*prompt, *option])), params
+
+
+def _scores(deltas: list[Delta]) -> tuple[float, ...]:
+    for delta in deltas:
+        if delta.prompt_logprobs is not None:
+            return tuple(entry.logprob for entry in delta.prompt_logprobs if entry.logprob is not None)
+    raise Aborted("the request ended before its scores came")

@@ -1,0 +1,145 @@
+"""Starting, watching and stopping the three processes.
+
+They are fresh `python -m` children, started at once: no fork, so a script needs no `__main__` guard and a notebook
+works. Each has its config on stdin, which stays open: it is also the child's lifeline (see `process.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig
+from radixrt.runner.threads import environment, usable_cores
+from radixrt.transport import private_directory
+
+STOP_TIMEOUT_S = 5.0
+
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Only the runner computes; whoever else starts a pool takes its cores away."""
+
+
+class Trio:
+    """The tokenizer, the scheduler and the runner of one engine, in a private socket directory.
+
+    `on_death(name, exit code)` is called once from a watching thread when a process ends without being asked to.
+    """
+
+    def __init__(self, config: EngineConfig, model_path: Path, on_death: Callable[[str, int], None]) -> None:
+        self.directory = private_directory()
+        self.client_address = f"ipc://{self.directory}/client"
+        self.threads = config.threads or _threads_from_environment() or usable_cores()
+        self._on_death = on_death
+        self._stopping = threading.Event()
+        self._dead = threading.Event()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        for name, child in self._configs(config, model_path).items():
+            extra = environment(self.threads) if name == "runner" else _ONE_THREAD
+            self.processes[name] = _spawn(f"radixrt.{name}", msgspec.json.encode(child), extra)
+        for name, process in self.processes.items():
+            threading.Thread(target=self._watch, args=(name, process), daemon=True, name=f"watch-{name}").start()
+
+    @property
+    def alive(self) -> bool:
+        """All three run."""
+        return not (self._dead.is_set() or self._stopping.is_set())
+
+    def stop(self) -> None:
+        """End all three (at once: what they were doing is lost) and remove their sockets. Safe to call twice."""
+        self._stopping.set()
+        for process in self.processes.values():
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in self.processes.values():
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        if not self._stopping.is_set() and not self._dead.is_set():
+            self._dead.set()
+            self._on_death(name, code)
+
+    def _configs(self, config: EngineConfig, model_path: Path) -> dict[str, msgspec.Struct]:
+        """Each process's own config, made from the user's: the one place where they meet."""
+        name = config.served_model_name or config.model
+        links = {
+            "scheduler_in": f"ipc://{self.directory}/to-scheduler",
+            "scheduler_out": f"ipc://{self.directory}/from",
+        }
+        runner = f"ipc://{self.directory}/runner"
+        common = {"model_path": str(model_path), "ipc_dir": self.directory, "log_level": config.log_level}
+        return {
+            "runner": RunnerConfig(
+                **common,
+                dtype=config.dtype,
+                threads=self.threads,
+                context_length=config.context_length,
+                kv_tokens=config.kv_tokens,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                runner_address=runner,
+            ),
+            "scheduler": SchedulerConfig(
+                **common,
+                **links,
+                model_name=name,
+                tokenizer=config.tokenizer,
+                runner_address=runner,
+                context_length=config.context_length,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_waiting=config.max_waiting,
+                policy=config.policy,
+                prefix_cache=config.prefix_cache,
+                max_wait_s=config.max_wait_s,
+                lookahead=config.lookahead,
+                check=config.check,
+            ),
+            "tokenizer": TokenizerConfig(
+                **common,
+                **links,
+                model_name=name,
+                tokenizer=config.tokenizer,
+                chat_template=config.chat_template,
+                client_address=self.client_address,
+            ),
+        }
+
+
+def _spawn(module: str, config: bytes, extra: dict[str, str]) -> subprocess.Popen[bytes]:
+    """`python -m module` in a session of its own (a terminal's Ctrl-C does not reach it), importing what we import."""
+    home = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **extra, "PYTHONPATH": path},
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        process.stdin.write(config + b"\n")
+        process.stdin.flush()
+    return process
+
+
+def _threads_from_environment() -> int | None:
+    value = os.environ.get("OMP_NUM_THREADS", "")
+    return int(value) if value.isdigit() and int(value) > 0 else None

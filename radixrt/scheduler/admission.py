@@ -1,0 +1,49 @@
+"""What may enter the queue: a request that can never run is refused here, before it costs anybody anything."""
+
+from __future__ import annotations
+
+from array import array
+
+from radixrt.errors import ContextLengthExceeded, InvalidRequest
+from radixrt.messages import Enqueue
+from radixrt.scheduler.requests import Alone, Limits, Request
+
+
+def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, prefix_cache: bool = True) -> Request:
+    """The request of an Enqueue, or a RadixrtError that says why it can never run.
+
+    `capacity`: slots of the pool; `now`: clock reading, seconds.
+    """
+    sampling = message.sampling
+    if message.constraint is not None and sampling.ignore_eos:
+        raise InvalidRequest("ignore_eos cannot be used with a constraint, which ends by itself", param="ignore_eos")
+    prompt = array("i", message.ids.tolist())
+    if not prompt:
+        raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
+    if max(prompt) >= limits.vocab_size or min(prompt) < 0:
+        raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
+    room = min(limits.context_length, capacity) - len(prompt)
+    wanted = sampling.max_tokens if sampling.max_tokens is not None else max(room, 1)
+    if wanted > room:
+        limit, what = limits.context_length, "the model's context"
+        if capacity < limit:
+            limit, what = capacity, "the KV pool (--kv-tokens)"
+        raise ContextLengthExceeded(
+            f"{len(prompt)} prompt tokens and {wanted} tokens to generate need {len(prompt) + wanted} tokens, but "
+            f"{what} holds {limit}: shorten the prompt or lower max_tokens",
+            param="max_tokens" if room > 0 else "prompt",
+        )
+    if sampling.min_tokens > wanted:
+        raise InvalidRequest(f"min_tokens is {sampling.min_tokens}, but only {wanted} fit", param="min_tokens")
+    if sampling.prompt_logprobs_start >= len(prompt) and sampling.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs_start is behind the prompt's end", param="prompt_logprobs_start")
+    return Request(
+        id=message.request_id,
+        prompt=prompt,
+        sampling=sampling,
+        constraint=message.constraint,
+        namespace=message.namespace if prefix_cache else Alone(message.request_id),
+        priority=message.priority,
+        arrived=now,
+        max_tokens=wanted,
+    )

@@ -1,0 +1,150 @@
+"""From the rows of a step to its StepPlan: depth-first order, shared spans, flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixrt.cache import Node, Slots
+from radixrt.messages import RowOpen, ScoreSpec, StepPlan
+from radixrt.scheduler.requests import Row
+
+SHARE_FROM = 256
+"""A chain of nodes becomes a shared span when reading it once spares at least this many token reads."""
+
+_NONE = np.empty(0, dtype=np.int32)
+
+
+@dataclass(eq=False)
+class PlannedRow:
+    """A row's part of a step: new tokens at [start, start + len(slots)).
+
+    [0 ........... in_tree) [in_tree ... start) [start ... start + len(slots))
+     path of the row's node  `own` slots         `slots`, written in this step
+    """
+
+    row: Row
+    start: int
+    in_tree: int
+    own: Slots
+    tokens: list[int]
+    """Token ids; -1 for one whose id is not known yet."""
+    slots: Slots
+    sample: bool
+    score: ScoreSpec | None = None
+    context: list[tuple[Node, int]] = field(default_factory=list)
+    """Nodes of the path and how many tokens of each belong to it; filled when the plan is built, since planning other
+    rows of the step may still split nodes."""
+
+
+@dataclass(eq=False)
+class _Layout:
+    """Collects rows in depth-first order and the spans they share."""
+
+    order: list[PlannedRow] = field(default_factory=list)
+    private: list[list[Slots]] = field(default_factory=list)
+    spans: list[tuple[int, int, int, int]] = field(default_factory=list)
+    span_slots: list[Slots] = field(default_factory=list)
+    span_length: int = 0
+
+    def add_span(self, slots: list[Slots], rows: int) -> None:
+        length = sum(part.size for part in slots)
+        first = len(self.order)
+        self.spans.append((self.span_length, length, first, first + rows))
+        self.span_slots.extend(slots)
+        self.span_length += length
+
+
+def build_plan(
+    step: int, planned: Sequence[PlannedRow], opens: list[RowOpen], closes: list[int], masked: set[Row]
+) -> tuple[StepPlan, list[PlannedRow]]:
+    """The plan and its rows in plan order. `masked`: rows whose sample needs a token mask."""
+    for item in planned:
+        item.context = _context(item)
+    layout = _Layout()
+    _visit(list(planned), 0, layout)
+    order = layout.order
+    scores = []
+    for index, item in enumerate(order):
+        if item.score is not None:
+            spec = item.score
+            scores.append(ScoreSpec(row_index=index, first=spec.first, targets=spec.targets, top=spec.top))
+    private = [_join(parts) for parts in layout.private]
+    plan = StepPlan(
+        step=step,
+        opens=opens,
+        closes=closes,
+        rows=_ints([item.row.id for item in order]),
+        new_lens=_ints([item.slots.size for item in order]),
+        tokens=_ints([token for item in order for token in item.tokens]),
+        positions=_join([np.arange(item.start, item.start + item.slots.size, dtype=np.int32) for item in order]),
+        slots=_join([item.slots for item in order]),
+        private_lens=_ints([part.size for part in private]),
+        private_slots=_join(private),
+        spans=_ints([number for span in layout.spans for number in span]).reshape(-1, 4),
+        span_slots=_join(layout.span_slots),
+        sample=np.array([item.sample for item in order], dtype=np.uint8),
+        masked=_ints([i for i, item in enumerate(order) if item.sample and item.row in masked]),
+        scores=scores,
+    )
+    return plan, order
+
+
+def _context(item: PlannedRow) -> list[tuple[Node, int]]:
+    """The row's path cut to its first `in_tree` tokens (its node may have grown past them in this very step)."""
+    node, left = item.row.node, item.in_tree
+    context = []
+    for step in node.path() if node is not None else ():
+        taken = min(len(step), left)
+        if not taken:
+            break
+        context.append((step, taken))
+        left -= taken
+    return context
+
+
+def _visit(rows: list[PlannedRow], depth: int, layout: _Layout) -> None:
+    """Lay out `rows`, which share the first `depth` nodes of their contexts (already given out above)."""
+    chain: list[Slots] = []
+    while True:
+        enders = [item for item in rows if not _whole(item, depth)]
+        groups: dict[int, list[PlannedRow]] = {}
+        for item in rows:
+            if _whole(item, depth):
+                groups.setdefault(id(item.context[depth][0]), []).append(item)
+        if enders or len(groups) != 1:
+            break
+        chain.append(rows[0].context[depth][0].slot_array())
+        depth += 1
+    kept: list[Slots] = []
+    if chain:
+        if (len(rows) - 1) * sum(part.size for part in chain) >= SHARE_FROM:
+            layout.add_span(chain, len(rows))
+        else:
+            kept = chain
+    first = len(layout.order)
+    for item in enders:
+        rest = [node.slot_array(taken) for node, taken in item.context[depth:]]
+        layout.order.append(item)
+        layout.private.append([*rest, item.own])
+    for group in groups.values():
+        _visit(group, depth, layout)
+    if kept:
+        for parts in layout.private[first:]:
+            parts[:0] = kept
+
+
+def _whole(item: PlannedRow, depth: int) -> bool:
+    """The row reads all of the node at this depth, so it may share it."""
+    return depth < len(item.context) and item.context[depth][1] == len(item.context[depth][0])
+
+
+def _ints(values: list[int]) -> NDArray[np.int32]:
+    return np.array(values, dtype=np.int32)
+
+
+def _join(parts: Sequence[Slots]) -> Slots:
+    return np.concatenate(parts) if parts else _NONE

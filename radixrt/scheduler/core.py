@@ -1,0 +1,397 @@
+"""The scheduler without its sockets: requests in, step plans out, results in, tokens out.
+
+Each method is one event. Nothing here waits, and nothing knows of ZeroMQ or the clock's source, so that tests drive
+it with a fake runner and a fake clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixrt.cache import PrefixCache, SlotError
+from radixrt.errors import GenerationFailed, Overloaded, RadixrtError
+from radixrt.grammar import Grammar, Matcher
+from radixrt.messages import (
+    Enqueue,
+    FromScheduler,
+    PromptScores,
+    Rejected,
+    Score,
+    StepFailed,
+    StepMasks,
+    StepPlan,
+    StepResult,
+    TokenBatch,
+    TokenDelta,
+)
+from radixrt.params import Constraint
+from radixrt.results import FinishReason, Usage
+from radixrt.scheduler.admission import to_request
+from radixrt.scheduler.batch import PlannedRow, build_plan
+from radixrt.scheduler.policy import Policy
+from radixrt.scheduler.requests import Limits, Request, Row, State
+from radixrt.scheduler.rows import RowTable
+from radixrt.scheduler.specs import score_spec, token_delta
+from radixrt.scheduler.stats import Stats
+
+log = logging.getLogger(__name__)
+
+
+class Compiler(Protocol):
+    """What the scheduler needs of the grammar room: an answer at once, or None while it is being compiled."""
+
+    def request(self, constraint: Constraint) -> Grammar | RadixrtError | None: ...
+
+
+@dataclass(eq=False)
+class Step:
+    """A step under way: its rows in plan order."""
+
+    rows: list[PlannedRow]
+    plan: StepPlan
+    masks_sent: bool
+
+
+@dataclass(eq=False)
+class Scheduler:
+    """Continuous batching around the prefix tree."""
+
+    rows: RowTable
+    policy: Policy
+    limits: Limits
+    compiler: Compiler
+    clock: Callable[[], float] = time.monotonic
+    prefix_cache: bool = True
+    check: bool = False
+    stats: Stats = field(default_factory=Stats)
+    outbox: list[FromScheduler] = field(default_factory=list)
+    """Messages to the tokenizer process, in order; the caller sends and clears them."""
+    requests: dict[int, Request] = field(default_factory=dict)
+    compiling: dict[int, Request] = field(default_factory=dict)
+    steps: deque[Step] = field(default_factory=deque)
+    _step_number: int = 0
+    _deltas: list[TokenDelta] = field(default_factory=list)
+
+    @property
+    def cache(self) -> PrefixCache:
+        return self.rows.cache
+
+    # --- requests come and go -------------------------------------------------------------------------------------
+
+    def enqueue(self, message: Enqueue) -> None:
+        """Admit a request to the queue, or answer Rejected."""
+        try:
+            if len(self.requests) >= self.limits.max_waiting + self.limits.max_num_seqs:
+                raise Overloaded(f"the queue is full ({self.limits.max_waiting} requests wait): try again later")
+            request = to_request(
+                message, self.limits, self.cache.capacity, self.clock(), prefix_cache=self.prefix_cache
+            )
+        except RadixrtError as error:
+            self.outbox.append(Rejected(request_id=message.request_id, error=error.info()))
+            return
+        self.requests[request.id] = request
+        if request.constraint is None:
+            self.rows.waiting.extend(request.rows)
+        else:
+            self.compiling[request.id] = request
+            self.compiled()
+
+    def compiled(self) -> None:
+        """Ask the compiler again for every request that waits for it; called whenever it has new answers."""
+        for request in list(self.compiling.values()):
+            answer = self.compiler.request(request.constraint) if request.constraint is not None else None
+            if answer is None:
+                continue
+            del self.compiling[request.id]
+            if isinstance(answer, RadixrtError):
+                self._fail(request, answer)
+                continue
+            request.grammar = answer
+            for row in request.rows:
+                row.matcher = answer.matcher()
+            self.rows.waiting.extend(request.rows)
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request; nothing is answered. An unknown id (it just finished) is ignored."""
+        request = self.requests.get(request_id)
+        if request is not None:
+            self.compiling.pop(request_id, None)
+            for row in request.rows:
+                self._end(row, "abort")
+
+    def stop_row(self, request_id: int, index: int, keep: int) -> None:
+        """A stop string matched: the sample ends, `keep` of its tokens count."""
+        request = self.requests.get(request_id)
+        if request is None or index >= len(request.rows):
+            return
+        row = request.rows[index]
+        if row.state is not State.FINISHED:
+            row.kept = min(keep, row.output)
+            self._finish(row, "stop")
+
+    # --- planning -------------------------------------------------------------------------------------------------
+
+    @property
+    def can_plan(self) -> bool:
+        """There is room for a step ahead and something to put into it."""
+        return len(self.steps) <= self.limits.lookahead and (
+            bool(self.rows.waiting) or any(row.ready for row in self.rows.running)
+        )
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None when nothing can be computed now."""
+        begun = time.perf_counter()
+        planned: list[PlannedRow] = []
+        leftover: list[int] = []
+        budget = self.limits.max_num_batched_tokens
+        retractions = self.rows.retractions
+        for row in list(self.rows.running):
+            if budget and row.ready:
+                budget -= self._plan_row(row, budget, planned, leftover)
+        for row in self._candidates() if budget and not self.rows.full else ():
+            # After a retraction nobody new comes in: the pool is too small for those who run.
+            if not budget or self.rows.full or self.rows.retractions > retractions:
+                break
+            if self.rows.admit(row, self.clock()):
+                if row.ready:
+                    budget -= self._plan_row(row, budget, planned, leftover)
+                else:
+                    self._nothing_to_compute(row)
+        # Only now: a slot that was freed while planning must not be written twice by this step.
+        self.cache.release(leftover)
+        if not planned:
+            return None
+        self._step_number += 1
+        masked = {item.row for item in planned if item.row.matcher is not None}
+        plan, order = build_plan(self._step_number, planned, self.rows.opens, self.rows.closes, masked)
+        self.rows.opens, self.rows.closes = [], []
+        self.steps.append(Step(order, plan, masks_sent=not plan.masked.size))
+        self.stats.planned(time.perf_counter() - begun)
+        self.verify()
+        return plan
+
+    def _candidates(self) -> list[Row]:
+        """Waiting rows in the order of the policy; a retracted row only once its last results have arrived."""
+        ready = [row for row in self.rows.waiting if not row.pending]
+        return self.policy.order(ready, self.clock(), self.rows.cached)
+
+    def _nothing_to_compute(self, row: Row) -> None:
+        """A row that samples nothing and whose prompt the tree already has ends where it began."""
+        if row.request.sampling.prompt_logprobs is not None:
+            self._send_scores(row.request)
+        self._finish(row, "length")
+
+    def _plan_row(self, row: Row, budget: int, planned: list[PlannedRow], leftover: list[int]) -> int:
+        """Put the row's next tokens into the step, `budget` at most; how many. 0 where there was no slot for any."""
+        busy = {item.row for item in planned}
+        slots = self.rows.slots_for(row, min(row.goal - row.planned, budget), busy)
+        count = len(slots)
+        if not count or row.node is None:
+            return 0
+        start = row.planned
+        known = row.tokens[start : start + count]
+        item = PlannedRow(
+            row=row,
+            start=start,
+            in_tree=row.in_tree,
+            own=np.array(row.own, dtype=np.int32),
+            tokens=[*known, *[-1] * (count - len(known))],
+            slots=slots,
+            sample=start + count == row.total and row.left > 0,
+            score=score_spec(row, start, count),
+        )
+        if known:
+            # In the tree at once: rows of this step and later ones may read what this step computes.
+            row.node, duplicates = self.cache.tree.extend(row.node, known, slots[: len(known)].tolist())
+            row.in_tree += len(known)
+            leftover.extend(slots[:duplicates].tolist())
+        row.own.extend(slots[len(known) :].tolist())
+        row.planned += count
+        row.pending += item.sample
+        planned.append(item)
+        return count
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def masks(self) -> StepMasks | None:
+        """Token masks of the step whose rows' tokens are all known by now, if it still waits for them."""
+        step = self.steps[0] if self.steps else None
+        if step is None or step.masks_sent:
+            return None
+        begun = time.perf_counter()
+        step.masks_sent = True
+        words = -(-self.limits.vocab_size // 32)
+        bitmask = np.full((step.plan.masked.size, words), -1, dtype=np.int32)
+        for line, index in enumerate(step.plan.masked.tolist()):
+            row = step.rows[index].row
+            if row.matcher is not None:
+                try:
+                    self._fill(row, row.matcher, bitmask, line)
+                except RadixrtError as error:
+                    bitmask[line] = -1
+                    self._fail(row.request, error)
+        self.stats.mask_s += time.perf_counter() - begun
+        return StepMasks(step=step.plan.step, bitmask=bitmask)
+
+    def _fill(self, row: Row, matcher: Matcher, bitmask: NDArray[np.int32], line: int) -> None:
+        """The grammar's mask; the request's own stop tokens are possible exactly where an end is."""
+        matcher.fill(bitmask, line)
+        for token in row.request.sampling.stop_token_ids:
+            if token < self.limits.vocab_size and token not in self.limits.eos_token_ids:
+                bit = np.int32(np.uint32(1 << (token % 32)).astype(np.int32))
+                if matcher.may_stop:
+                    bitmask[line, token // 32] |= bit
+                else:
+                    bitmask[line, token // 32] &= ~bit
+
+    def settle(self, result: StepResult) -> None:
+        """Take in a step's result: tokens to their rows, scores to their requests, ends where they are."""
+        step = self.steps.popleft()
+        if step.plan.step != result.step:
+            raise SlotError(f"step {result.step} was answered, but step {step.plan.step} is next")
+        self.stats.settled(result)
+        sampled = 0
+        scores = iter(result.scores)
+        for item in step.rows:
+            if item.score is not None:
+                self._take_scores(item.row.request, next(scores))
+            if item.sample:
+                self._take_token(item.row, result, sampled)
+                sampled += 1
+            elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= len(item.row.request.prompt) - 1:
+                self._finish(item.row, "length")
+        self.flush()
+        self.verify()
+
+    def _take_scores(self, request: Request, score: Score) -> None:
+        request.scored.append(score)
+        if request.score_from >= len(request.prompt) - 1 and request.id in self.requests:
+            self._send_scores(request)
+
+    def _send_scores(self, request: Request) -> None:
+        """All prompt log-probabilities at once, before the request's first token."""
+        start, top = request.sampling.prompt_logprobs_start, request.sampling.prompt_logprobs or 0
+        pieces = list(request.scored)
+        if start == 0:
+            nothing = np.full((1, top), -1, dtype=np.int32)
+            pieces.insert(
+                0, Score(logprobs=np.full(1, np.nan, np.float32), top_ids=nothing, top_logprobs=nothing.astype("<f4"))
+            )
+        expected = len(request.prompt) - start
+        if sum(piece.logprobs.size for piece in pieces) < expected:
+            return  # a later chunk is still under way
+        self.outbox.append(
+            PromptScores(
+                request_id=request.id,
+                start=start,
+                logprobs=np.concatenate([piece.logprobs for piece in pieces]),
+                top_ids=np.concatenate([piece.top_ids for piece in pieces]),
+                top_logprobs=np.concatenate([piece.top_logprobs for piece in pieces]),
+            )
+        )
+
+    def _take_token(self, row: Row, result: StepResult, k: int) -> None:
+        """A sampled token: an end, or the next token of the output."""
+        row.pending -= 1
+        if row.state is State.FINISHED:
+            return
+        request, sampling, token = row.request, row.request.sampling, int(result.tokens[k])
+        if token < 0:
+            self._fail(request, GenerationFailed("no token is possible here: the constraint met a dead end"))
+            return
+        now = self.clock()
+        self.stats.token(now - row.last_token_at if row.last_token_at else None)
+        row.last_token_at = now
+        if request.first_token is None:
+            request.first_token = now
+        if token in sampling.stop_token_ids:
+            self._finish(row, "stop", stop_token=token)
+            return
+        if token in self.limits.eos_token_ids and not sampling.ignore_eos:
+            self._finish(row, "stop")
+            return
+        if row.matcher is not None:
+            try:
+                row.matcher.accept(token)
+            except RadixrtError as error:
+                self._fail(request, error)
+                return
+        row.tokens.append(token)
+        row.kept += 1
+        if row.own and row.node is not None:
+            # Its slot was planned before its id was known; now it is a token of the tree.
+            row.node, duplicates = self.cache.tree.extend(row.node, [token], row.own[:1])
+            if duplicates:
+                self.cache.release(row.own[:1])
+            del row.own[:1]
+            row.in_tree += 1
+        self._deltas.append(token_delta(row, token, result, k))
+        if row.matcher is not None and row.matcher.must_stop:
+            self._finish(row, "stop")
+        elif row.output >= request.max_tokens:
+            self._finish(row, "length")
+
+    def fail_step(self, failed: StepFailed) -> None:
+        """The runner could not compute a step: all that runs may have read from it, so all of it fails and the tree
+        is emptied; waiting requests go on."""
+        log.error("step %d failed: %s", failed.step, failed.message)
+        self.steps.popleft()
+        for row in list(self.rows.running):
+            self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
+        self.cache.tree.clear()
+        self.flush()
+        self.verify()
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, row: Row, reason: FinishReason, *, stop_token: int | None = None) -> None:
+        """The sample ends well, and the client hears of it."""
+        if row.state is State.FINISHED:
+            return
+        usage = self._end(row, reason)
+        self._deltas.append(
+            TokenDelta(
+                request_id=row.request.id, index=row.index, finish_reason=reason, stop_token=stop_token, usage=usage
+            )
+        )
+
+    def _end(self, row: Row, outcome: str) -> Usage | None:
+        """Take the row out; the request's usage when it was its last one."""
+        if row.state is State.FINISHED:
+            return None
+        self.rows.end(row)
+        request = row.request
+        if not request.finished:
+            return None
+        usage = request.usage(self.clock())
+        del self.requests[request.id]
+        self.stats.finished_request(usage, outcome)
+        return usage
+
+    def _fail(self, request: Request, error: RadixrtError) -> None:
+        """This request ends in an error; others go on."""
+        if request.id not in self.requests:
+            return
+        self.flush()
+        for row in request.rows:
+            self._end(row, "error")
+        self.compiling.pop(request.id, None)
+        self.outbox.append(Rejected(request_id=request.id, error=error.info()))
+
+    def flush(self) -> None:
+        """Move what this event brought into the outbox."""
+        if self._deltas:
+            self.outbox.append(TokenBatch(items=self._deltas))
+            self._deltas = []
+
+    def verify(self) -> None:
+        if self.check:
+            self.rows.check()

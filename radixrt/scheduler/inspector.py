@@ -1,0 +1,56 @@
+"""Looking at the scheduler from outside: counters, gauges and the tree; nothing is changed."""
+
+from __future__ import annotations
+
+from radixrt.messages import TreeNode
+from radixrt.results import EngineStats
+from radixrt.scheduler.core import Scheduler
+
+
+def snapshot(scheduler: Scheduler) -> EngineStats:
+    """Counters and gauges as they stand. `grammar_*` are the compile service's, filled in by the loop."""
+    cache, tree, stats = scheduler.cache, scheduler.cache.tree, scheduler.stats
+    return EngineStats(
+        running=len(scheduler.rows.running),
+        waiting=len(scheduler.rows.waiting) + len(scheduler.compiling),
+        kv_tokens=cache.capacity,
+        kv_used=cache.capacity - cache.available,
+        kv_cached=tree.evictable,
+        preemptions=scheduler.rows.retractions,
+        evicted_tokens=tree.evicted,
+        prompt_tokens=stats.prompt_tokens,
+        cached_tokens=stats.cached_tokens,
+        generation_tokens=stats.generation_tokens,
+        steps=stats.steps,
+        plan_s=stats.plan_s,
+        step_s=stats.step_s,
+        mask_s=stats.mask_s,
+        mask_wait_s=stats.mask_wait_s,
+        finished=dict(stats.finished),
+        queue_s=stats.queue.pair,
+        ttft_s=stats.first_token.pair,
+        inter_token_s=stats.inter_token.pair,
+        total_s=stats.total.pair,
+    )
+
+
+def tree_nodes(scheduler: Scheduler, limit: int = 10_000, head: int = 48) -> list[TreeNode]:
+    """The tree in depth-first order, at most `limit` nodes, the first `head` token ids of each."""
+    now = scheduler.clock()
+    nodes: list[TreeNode] = []
+    for depth, node in scheduler.cache.tree.walk():
+        if node.is_root:
+            continue
+        if len(nodes) == limit:
+            break
+        nodes.append(
+            TreeNode(
+                depth=depth,
+                tokens=len(node),
+                hits=node.hits,
+                locks=node.locks,
+                age_s=max(now - node.last_used, 0.0),
+                head=node.tokens[:head].tolist(),
+            )
+        )
+    return nodes

@@ -1,0 +1,190 @@
+"""The scheduler process: sockets around `core.Scheduler`. One event in, everything that follows from it out."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from radixrt.cache import PrefixCache
+from radixrt.checkpoint import open_checkpoint
+from radixrt.config import SchedulerConfig
+from radixrt.errors import GenerationFailed, RadixrtError, StartupError
+from radixrt.grammar import CompileService
+from radixrt.messages import (
+    Cancel,
+    Connect,
+    Enqueue,
+    FromRunner,
+    FromScheduler,
+    Loading,
+    Ready,
+    Rejected,
+    RunnerReady,
+    SchedulerAnswer,
+    SchedulerQuery,
+    StartupFailed,
+    StepFailed,
+    StepResult,
+    StopRow,
+    ToRunner,
+    ToScheduler,
+)
+from radixrt.results import ModelInfo
+from radixrt.scheduler.core import Scheduler
+from radixrt.scheduler.inspector import snapshot, tree_nodes
+from radixrt.scheduler.policy import make_policy
+from radixrt.scheduler.requests import Limits
+from radixrt.scheduler.rows import RowTable
+from radixrt.transport import Link, open_socket
+
+log = logging.getLogger(__name__)
+
+
+class SchedulerProcess:
+    """Owns the sockets, the compile service and, once the runner is ready, the scheduler."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        context: zmq.Context[Any] = zmq.Context()
+        self._inward: Link[ToScheduler, Any] = Link(
+            open_socket(context, zmq.PULL, config.scheduler_in, bind=False), ToScheduler
+        )
+        self._outward: Link[Any, FromScheduler] = Link(
+            open_socket(context, zmq.PUSH, config.scheduler_out, bind=False), FromScheduler
+        )
+        self._runner: Link[FromRunner, ToRunner] = Link(
+            open_socket(context, zmq.DEALER, config.runner_address, bind=False), FromRunner
+        )
+        self._runner.send(Connect())
+
+    def run(self) -> None:
+        """Start up, then serve for ever."""
+        try:
+            self._start()
+        except RadixrtError as error:
+            self._outward.send(StartupFailed(error=error.info()))
+            self._outward.close(linger_ms=2000)
+            sys.exit(1)
+        poller = zmq.Poller()
+        poller.register(self._inward.socket, zmq.POLLIN)
+        poller.register(self._runner.socket, zmq.POLLIN)
+        poller.register(self._compiler.fileno(), zmq.POLLIN)
+        while True:
+            poller.poll()
+            for _, message in self._inward.receive():
+                self._take(message)
+            if self._compiler.completed():
+                self._scheduler.compiled()
+            for _, result in self._runner.receive():
+                if isinstance(result, StepResult):
+                    self._scheduler.settle(result)
+                elif isinstance(result, StepFailed):
+                    self._scheduler.fail_step(result)
+            self._advance()
+
+    def _start(self) -> None:
+        """Read the vocabulary while the runner loads the model, then build the scheduler for the runner's pool."""
+        config = self._config
+        checkpoint = open_checkpoint(Path(config.model_path))
+        vocabulary = checkpoint.vocabulary(config.tokenizer)
+        ready = self._wait_for_runner()
+        context_length = min(config.context_length or ready.context_length, ready.context_length)
+        self._compiler = CompileService(
+            Path(config.model_path), vocabulary, vocab_size=ready.vocab_size, tokenizer=config.tokenizer
+        )
+        limits = Limits(
+            context_length=context_length,
+            vocab_size=ready.vocab_size,
+            eos_token_ids=vocabulary.eos_ids,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_waiting=config.max_waiting,
+            lookahead=config.lookahead,
+        )
+        self._scheduler = Scheduler(
+            rows=RowTable(PrefixCache(ready.kv_tokens), limits),
+            policy=make_policy(config.policy, config.max_wait_s),
+            limits=limits,
+            compiler=self._compiler,
+            prefix_cache=config.prefix_cache,
+            check=config.check,
+        )
+        self._outward.send(
+            Ready(
+                info=ModelInfo(
+                    name=config.model_name,
+                    context_length=context_length,
+                    kv_tokens=ready.kv_tokens,
+                    vocab_size=ready.vocab_size,
+                    dtype=ready.dtype,
+                    device=ready.device,
+                    threads=ready.threads,
+                    eos_token_ids=vocabulary.eos_ids,
+                    has_chat_template=checkpoint.chat_template is not None,
+                )
+            )
+        )
+
+    def _wait_for_runner(self) -> RunnerReady:
+        while True:
+            self._runner.wait(None)
+            for _, message in self._runner.receive():
+                if isinstance(message, RunnerReady):
+                    return message
+                if isinstance(message, Loading):
+                    self._outward.send(message)
+                elif isinstance(message, StartupFailed):
+                    raise RadixrtError.from_info(message.error)
+                else:
+                    raise StartupError(f"the runner sent {type(message).__name__} before it was ready")
+
+    def _take(self, message: ToScheduler) -> None:
+        """One message from the tokenizer process; a fault in a request costs only that request."""
+        if isinstance(message, Enqueue):
+            try:
+                self._scheduler.enqueue(message)
+            except Exception:  # noqa: BLE001  # whatever it is, it must not take the others along
+                log.exception("request %d could not be queued", message.request_id)
+                self._scheduler.cancel(message.request_id)
+                error = GenerationFailed("the request could not be queued: see the server's log")
+                self._scheduler.outbox.append(Rejected(request_id=message.request_id, error=error.info()))
+        elif isinstance(message, StopRow):
+            self._scheduler.stop_row(message.request_id, message.index, message.keep)
+        elif isinstance(message, Cancel):
+            self._scheduler.cancel(message.request_id)
+        else:
+            self._outward.send(self._answer(message))
+
+    def _answer(self, query: SchedulerQuery) -> SchedulerAnswer:
+        if query.what == "tree":
+            return SchedulerAnswer(query_id=query.query_id, tree=tree_nodes(self._scheduler))
+        if query.what == "flush":
+            return SchedulerAnswer(query_id=query.query_id, freed_tokens=self._scheduler.cache.tree.clear())
+        stats = msgspec.structs.replace(
+            snapshot(self._scheduler),
+            grammar_compiles=self._compiler.compiles,
+            grammar_cache_hits=self._compiler.cache_hits,
+            grammar_compile_s=self._compiler.compile_s,
+        )
+        return SchedulerAnswer(query_id=query.query_id, stats=stats)
+
+    def _advance(self) -> None:
+        """Keep the runner busy first, then tell what is new."""
+        scheduler = self._scheduler
+        while True:
+            masks = scheduler.masks()
+            if masks is not None:
+                self._runner.send(masks)
+            plan = scheduler.plan() if scheduler.can_plan else None
+            if plan is None:
+                break
+            self._runner.send(plan)
+        scheduler.flush()
+        for message in scheduler.outbox:
+            self._outward.send(message)
+        scheduler.outbox.clear()

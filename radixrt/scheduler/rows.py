@@ -1,0 +1,150 @@
+"""Who waits, who runs, and what a running row holds: the moves of the state table with their slots and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from radixrt.cache import PrefixCache, Slots
+from radixrt.messages import RowOpen
+from radixrt.scheduler.requests import Limits, Row, State
+from radixrt.scheduler.specs import row_open
+
+
+@dataclass(eq=False)
+class RowTable:
+    """Waiting and running rows. `opens` and `closes` are what the runner must be told with the next step."""
+
+    cache: PrefixCache
+    limits: Limits
+    waiting: list[Row] = field(default_factory=list)
+    running: list[Row] = field(default_factory=list)
+    """In order of admission."""
+    opens: list[RowOpen] = field(default_factory=list)
+    closes: list[int] = field(default_factory=list)
+    retractions: int = 0
+    _free_ids: list[int] = field(default_factory=list)
+    _admissions: int = 0
+
+    def __post_init__(self) -> None:
+        self._free_ids = list(range(self.limits.max_num_seqs - 1, -1, -1))
+
+    @property
+    def full(self) -> bool:
+        return not self._free_ids
+
+    def cached(self, row: Row) -> int:
+        """How many of a row's tokens the tree has that the row may use."""
+        return self.cache.tree.probe(row.request.namespace, row.tokens, row.match_limit)
+
+    def admit(self, row: Row, now: float) -> bool:
+        """Start a waiting row on the longest prefix that the tree has; False: it must wait a little longer."""
+        tree, request = self.cache.tree, row.request
+        if self._computed_by_another(row, self.cached(row)):
+            return False
+        node, length = tree.match(request.namespace, row.tokens, row.match_limit)
+        tree.lock(node)
+        # One step's growth of everybody else stays free, so that an admission does not lead to a retraction at once.
+        if self.running and row.goal - length + len(self.running) + 1 > self.cache.available:
+            tree.unlock(node)
+            return False
+        self.waiting.remove(row)
+        self.running.append(row)
+        row.move(State.RUNNING)
+        row.node, row.in_tree, row.planned = node, length, length
+        self._admissions += 1
+        row.admitted = self._admissions
+        if request.started is None:
+            request.started = now
+            request.cached_tokens = length
+        row.id = self._free_ids.pop()
+        self.opens.append(row_open(row, self.limits))
+        return True
+
+    def _computed_by_another(self, row: Row, cached: int) -> bool:
+        """A running row is about to compute the token that comes after this row's cached prefix: wait for it."""
+        if cached >= row.match_limit:
+            return False
+        return any(
+            other.prefilling
+            and other.request.namespace == row.request.namespace
+            and other.planned <= cached < len(other.tokens)
+            and other.tokens[: cached + 1] == row.tokens[: cached + 1]
+            for other in self.running
+        )
+
+    def slots_for(self, row: Row, count: int, busy: Collection[Row]) -> Slots:
+        """Slots for the row's next `count` tokens; fewer, down to none, under pressure that retraction cannot ease.
+
+        Younger rows make room for older ones, so the oldest always goes on; `busy` rows are in this step already.
+        """
+        after = row.last_slot
+        if count == 1:
+            if not row.reserve:
+                ahead = self.cache.allocate(min(self.limits.growth, row.room), after)
+                row.reserve = [] if ahead is None else ahead[::-1].tolist()
+            if row.reserve:
+                return np.array([row.reserve.pop()], dtype=np.int32)
+        while True:
+            slots = self.cache.allocate(count, after)
+            if slots is not None:
+                return slots
+            if self._drop_reserves():
+                continue
+            victims = [other for other in self.running if other not in busy and other is not row]
+            if victims and victims[-1].admitted > row.admitted:
+                self.retract(victims[-1])
+            elif self.cache.available:
+                count = min(count, self.cache.available)
+            else:
+                self.retract(row)
+                return np.empty(0, dtype=np.int32)
+
+    def _drop_reserves(self) -> bool:
+        """Take back the slots that rows hold ahead of their need."""
+        held = [row for row in self.running if row.reserve]
+        for row in held:
+            self.cache.release(row.reserve)
+            row.reserve = []
+        return bool(held)
+
+    def retract(self, row: Row) -> None:
+        """Send a running row back to the queue; what it computed stays in the tree, evictable, and its tokens stay."""
+        self.stop(row)
+        row.move(State.WAITING)
+        self.waiting.append(row)
+        self.retractions += 1
+
+    def end(self, row: Row) -> None:
+        """Move a row out for good."""
+        if row.state is State.RUNNING:
+            self.stop(row)
+        elif row in self.waiting:
+            self.waiting.remove(row)
+        row.move(State.FINISHED)
+        row.matcher = None
+
+    def check(self) -> None:
+        """Prove that every slot has exactly one owner; SlotError otherwise."""
+        self.cache.check(slot for row in self.running for slot in row.slots_held())
+
+    def stop(self, row: Row) -> None:
+        """Give back everything a running row holds; its computed tokens stay in the tree.
+
+        Steps under way may still write its own slots: they do so before any later step that is given them.
+        """
+        if row.node is not None:
+            self.cache.tree.unlock(row.node)
+        self.cache.release([*row.own, *row.reserve])
+        row.node, row.own, row.reserve = None, [], []
+        row.in_tree = row.planned = 0
+        self.running.remove(row)
+        opened = [spec for spec in self.opens if spec.row == row.id]
+        if opened:
+            self.opens.remove(opened[0])
+        else:
+            self.closes.append(row.id)
+        self._free_ids.append(row.id)
+        row.id = -1

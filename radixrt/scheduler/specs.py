@@ -1,0 +1,61 @@
+"""Pure translations: a row into what the runner must know of it, a result into what the tokenizer is told."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radixrt.messages import RowOpen, ScoreSpec, StepResult, TokenDelta
+from radixrt.scheduler.requests import Limits, Row
+
+
+def row_open(row: Row, limits: Limits) -> RowOpen:
+    """What the runner must know of a row; the token histories only where a penalty needs them."""
+    sampling = row.request.sampling
+    repeats = sampling.repetition_penalty != 1.0
+    counts = repeats or bool(sampling.frequency_penalty or sampling.presence_penalty)
+    prompt = row.request.prompt
+    return RowOpen(
+        row=row.id,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=max(sampling.top_k, 0),
+        min_p=sampling.min_p,
+        seed=row.seed,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        bias_ids=list(sampling.logit_bias.keys()),
+        bias=list(sampling.logit_bias.values()),
+        min_length=len(prompt) + sampling.min_tokens,
+        end_ids=[*limits.eos_token_ids, *sampling.stop_token_ids],
+        logprobs=-1 if sampling.logprobs is None else sampling.logprobs,
+        prompt_ids=np.array(prompt, dtype=np.int32) if repeats else None,
+        output_ids=np.array(row.tokens[len(prompt) :], dtype=np.int32) if counts else None,
+    )
+
+
+def score_spec(row: Row, start: int, count: int) -> ScoreSpec | None:
+    """The prompt log-probabilities that new tokens [start, start + count) of the row bring; each is planned once."""
+    request = row.request
+    first = max(start, request.score_from)
+    end = min(start + count, len(request.prompt) - 1)
+    if row.index or first >= end:
+        return None
+    request.score_from = end
+    targets = np.array(request.prompt[first + 1 : end + 1], dtype=np.int32)
+    return ScoreSpec(row_index=0, first=first - start, targets=targets, top=request.sampling.prompt_logprobs or 0)
+
+
+def token_delta(row: Row, token: int, result: StepResult, k: int) -> TokenDelta:
+    """One new token of a row, the k-th that the step sampled, with the log-probabilities that were asked for."""
+    wanted = row.request.sampling.logprobs
+    if wanted is None:
+        return TokenDelta(request_id=row.request.id, index=row.index, ids=[token])
+    return TokenDelta(
+        request_id=row.request.id,
+        index=row.index,
+        ids=[token],
+        logprobs=[float(result.logprobs[k])],
+        top_ids=[result.top_ids[k, :wanted].tolist()],
+        top_logprobs=[result.top_logprobs[k, :wanted].tolist()],
+    )
