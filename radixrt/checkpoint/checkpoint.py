@@ -8,8 +8,11 @@ from typing import Literal
 
 from radixrt.checkpoint.config import ModelConfig
 from radixrt.checkpoint.config_gguf import config_from_gguf
+from radixrt.checkpoint.config_hf import config_from_hf
+from radixrt.checkpoint.directory import chat_template, configured_eos_ids, read_json, tokenizer_facts
 from radixrt.checkpoint.gguf_file import GgufFile, read_gguf
-from radixrt.checkpoint.tokenizer_gguf import gguf_eos_ids, tokenizer_from_gguf
+from radixrt.checkpoint.safetensors_file import read_safetensors_header, safetensors_files
+from radixrt.checkpoint.tokenizer_gguf import TokenizerFacts, gguf_eos_ids, tokenizer_from_gguf
 from radixrt.checkpoint.vocabulary import Vocabulary
 from radixrt.errors import ModelError
 
@@ -24,7 +27,6 @@ class Checkpoint:
         format: Literal["gguf", "safetensors"],
         config: ModelConfig,
         chat_template: str | None,
-        eos_token_ids: tuple[int, ...],
         gguf: GgufFile | None = None,
         safetensors_files: tuple[Path, ...] = (),
     ) -> None:
@@ -32,8 +34,6 @@ class Checkpoint:
         self.format: Literal["gguf", "safetensors"] = format
         self.config = config
         self.chat_template = chat_template
-        self.eos_token_ids = eos_token_ids
-        """Every token that ends a generation, the tokenizer's own end token first."""
         self.gguf = gguf
         """The parsed header (where each tensor lies), for GGUF."""
         self.safetensors_files = safetensors_files
@@ -43,30 +43,84 @@ class Checkpoint:
         return self.gguf.path if self.gguf is not None else None
 
     def vocabulary(self, override: str | None = None) -> Vocabulary:
-        """The tokenizer: the model's own, or that of `override` (a tokenizer.json, or a directory that holds one)."""
-        return self._own_vocabulary
+        """The tokenizer: the model's own, or that of `override` (a tokenizer.json, or a directory that holds one).
+
+        BOS and end tokens that the override does not name are the model's own ids. ModelError when the tokenizer is
+        missing, broken or of a kind that cannot be rebuilt exactly.
+        """
+        if override is None:
+            return self._own_vocabulary
+        path = Path(override).expanduser()
+        if path.is_dir():
+            facts = tokenizer_facts(path)
+        elif path.is_file():
+            facts = tokenizer_facts(path.parent, path.name)
+        else:
+            raise ModelError(f"{override!r} is neither a tokenizer.json nor a directory that holds one")
+        return Vocabulary(
+            facts.json, bos_id=facts.bos_id, eos_ids=(*facts.eos_ids, *self.eos_token_ids), adds_bos=facts.adds_bos
+        )
+
+    @cached_property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every token that ends a generation, the tokenizer's own end token first.
+
+        From GGUF: the end of sequence, of turn and of message. From a directory: the tokenizer's eos_token and those of
+        generation_config.json (config.json where that names none).
+        """
+        if self.gguf is not None:
+            return gguf_eos_ids(self.gguf.metadata)
+        if not (self.path / "tokenizer.json").is_file():
+            return configured_eos_ids(self.path)
+        return self._facts.eos_ids
+
+    @cached_property
+    def _facts(self) -> TokenizerFacts:
+        return tokenizer_facts(self.path) if self.gguf is None else tokenizer_from_gguf(self.gguf.metadata)
 
     @cached_property
     def _own_vocabulary(self) -> Vocabulary:
-        facts = tokenizer_from_gguf(self.gguf.metadata)
+        facts = self._facts
         return Vocabulary(facts.json, bos_id=facts.bos_id, eos_ids=facts.eos_ids, adds_bos=facts.adds_bos)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`: a .gguf file, or a directory with config.json and safetensors.
 
-    Raises ModelError when files are missing, broken or truncated, or the architecture is not supported.
+    Raises ModelError when files are missing, broken or truncated, or the model is not one that radixrt runs.
     """
     path = Path(path)
+    if path.is_dir():
+        return _open_directory(path)
     if path.suffix == ".gguf":
-        file = read_gguf(path)
-        template = file.metadata.get("tokenizer.chat_template")
-        return Checkpoint(
-            path=path,
-            format="gguf",
-            config=config_from_gguf(file),
-            chat_template=template if isinstance(template, str) and template else None,
-            eos_token_ids=gguf_eos_ids(file.metadata),
-            gguf=file,
-        )
-    raise ModelError(f"{path.name} is neither a GGUF file nor a directory with config.json")
+        return _open_gguf(path)
+    raise ModelError(f"{path.name} is neither a .gguf file nor a directory with config.json")
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = read_gguf(path)
+    template = file.metadata.get("tokenizer.chat_template")
+    return Checkpoint(
+        path=path,
+        format="gguf",
+        config=config_from_gguf(file),
+        chat_template=template if isinstance(template, str) and template else None,
+        gguf=file,
+    )
+
+
+def _open_directory(path: Path) -> Checkpoint:
+    raw = read_json(path / "config.json")
+    if not raw:
+        raise ModelError(f"the directory {path.name} holds no config.json")
+    files = safetensors_files(path)
+    if not files:
+        raise ModelError(f"the directory {path.name} holds no .safetensors files")
+    tensors = {name: entry for file in files for name, entry in read_safetensors_header(file).items()}
+    return Checkpoint(
+        path=path,
+        format="safetensors",
+        config=config_from_hf(raw, tensors),
+        chat_template=chat_template(path),
+        safetensors_files=files,
+    )

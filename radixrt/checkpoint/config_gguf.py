@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -90,13 +91,13 @@ def _rope_scaling(fields: _Fields, context: int) -> RopeScaling:
     if kind == "linear":
         return RopeScaling(kind="linear", factor=factor, original_context_length=original)
     if kind == "yarn":
+        # llama.cpp multiplies its own 0.1 ln(factor) + 1 by this number.
+        extra = fields.number("rope.scaling.attn_factor", float, 1.0)
         return RopeScaling(
             kind="yarn",
             factor=factor,
             original_context_length=original,
-            attention_factor=fields.number("rope.scaling.attn_factor", float, None)
-            if f"{fields.architecture}.rope.scaling.attn_factor" in fields.metadata
-            else None,
+            attention_factor=extra * (0.1 * math.log(max(factor, 1.0)) + 1.0),
             beta_fast=fields.number("rope.scaling.yarn_beta_fast", float, 32.0),
             beta_slow=fields.number("rope.scaling.yarn_beta_slow", float, 1.0),
         )

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, IO
 
 from radixrt.errors import ModelError
 
@@ -99,7 +99,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def copy_checked(source: BinaryIO, target: Path, *, sha256: str, size: int, label: str, progress: Progress) -> None:
+def copy_checked(source: IO[bytes], target: Path, *, sha256: str, size: int, label: str, progress: Progress) -> None:
     """Copy a stream to `target` through a temporary name; ModelError (and no file) when the hash differs."""
     part = target.with_name(target.name + ".part")
     digest, done = hashlib.sha256(), 0

