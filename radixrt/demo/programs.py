@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from radixrt.lang import assistant, function, gen, select, system, user
-from radixrt.lang.state import State
+from radixrt.lang import ProgramState, assistant, function, gen, select, system, user
 
 LABELS = ("delivery", "repair", "refund", "rental")
 EXAMPLES = (
@@ -32,7 +31,7 @@ class Intake(BaseModel):
 
 
 @function
-def desk(s: State, policy: str, turns: Sequence[str]) -> None:
+def desk(s: ProgramState, policy: str, turns: Sequence[str]) -> None:
     """One agent: the policy, then a few questions. Agents share the policy's tokens, turns share all before them."""
     s += system(policy)
     for number, turn in enumerate(turns):
@@ -41,7 +40,7 @@ def desk(s: State, policy: str, turns: Sequence[str]) -> None:
 
 
 @function
-def intake(s: State, note: str) -> None:
+def intake(s: ProgramState, note: str) -> None:
     """One note becomes one record: the text is held to the schema token by token, so it always parses."""
     s += system("You read notes of an instrument workshop and write each one down as a JSON record.")
     s += user(note)
@@ -49,7 +48,7 @@ def intake(s: State, note: str) -> None:
 
 
 @function
-def triage(s: State, ticket: str) -> None:
+def triage(s: ProgramState, ticket: str) -> None:
     """One ticket gets one label: no text is generated, the labels are scored and the likeliest is taken."""
     s += system("Sort the tickets of an instrument workshop. Labels: " + ", ".join(LABELS) + ".")
     for text, label in EXAMPLES:
