@@ -115,6 +115,13 @@ FLAGS: dict[str, Any] = {
         help="Most requests that may wait; the next one is refused.",
         rich_help_panel=SCHEDULER,
     ),
+    "lookahead": typer.Option(
+        "--lookahead",
+        min=0,
+        metavar="N",
+        help="Steps planned ahead of the one whose tokens are not known yet.",
+        rich_help_panel=SCHEDULER,
+    ),
     "check": typer.Option(
         "--check", help="Prove the cache's invariants after every step (slow; for debugging).", rich_help_panel=CACHE
     ),

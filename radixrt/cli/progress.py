@@ -30,10 +30,10 @@ class Stages:
     def __call__(self, stage: str, fraction: float) -> None:
         self._show(stage, fraction, "")
 
-    def download(self, name: str, done: int, total: int | None) -> None:
+    def download(self, stage: str, done: int, total: int | None) -> None:
         """Progress of a download: bytes that are here, of `total` (None: unknown)."""
         size = f" of {total / MEGABYTE:.1f}" if total else ""
-        self._show(f"fetching {name}", done / total if total else 0.0, f"{done / MEGABYTE:.1f}{size} MB")
+        self._show(stage, done / total if total else 0.0, f"{done / MEGABYTE:.1f}{size} MB")
 
     def _show(self, stage: str, fraction: float, detail: str) -> None:
         new = stage != self._stage
