@@ -86,7 +86,9 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("radixrt_kv_usage_ratio", "Share of the KV pool that running rows hold.", value=usage)
         for name, (field, text) in COUNTERS.items():
             yield CounterMetricFamily(f"radixrt_{name}", text, value=getattr(stats, field))
-        prompt = CounterMetricFamily("radixrt_prompt_tokens", "Prompt tokens by where they came from.", labels=["source"])
+        prompt = CounterMetricFamily(
+            "radixrt_prompt_tokens", "Prompt tokens by where they came from.", labels=["source"]
+        )
         prompt.add_metric(["cached"], stats.cached_tokens)
         prompt.add_metric(["computed"], stats.prompt_tokens - stats.cached_tokens)
         yield prompt

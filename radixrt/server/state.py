@@ -69,10 +69,15 @@ class ServerState:
     on_ready: Callable[[ModelInfo], None] | None = None
     draining: bool = False
     """The server is shutting down: running requests may finish for a while."""
+    started: float = 0.0
+    """Unix time at which this server was made."""
     _engine: ServingEngine | None = None
     _opened: ExitStack = field(default_factory=ExitStack)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.started = self.now()
 
     def adopt(self, engine: ServingEngine) -> None:
         """Serve an engine that somebody else opened and will close."""

@@ -1,0 +1,342 @@
+"""The client API against a radixrt server: the same calls, values and exceptions as the engine's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from radixrt.backend import Tokens
+from radixrt.errors import (
+    Aborted,
+    EngineDead,
+    ErrorInfo,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    RadixrtError,
+    Unauthorized,
+)
+from radixrt.params import Constraint, SamplingParams
+from radixrt.prompts import PromptLike, as_prompt
+from radixrt.results import Delta, Generation, ModelInfo
+from radixrt.server.native_types import (
+    Decoded,
+    DecodeRequest,
+    EncodeRequest,
+    GenerateRequest,
+    ScoreRequest,
+    Scores,
+    ServerInfo,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 10.0
+KEEP_ALIVE_S = 15.0
+"""Shorter than the server's, so that it is never the server who closes a connection that is about to be used."""
+GRACE_S = 5.0
+"""A timeout is kept by the server; the socket waits this much longer for its words."""
+
+_BY_STATUS = {400: InvalidRequest, 401: Unauthorized, 404: NotFound, 499: Aborted, 503: Overloaded}
+
+
+class Client:
+    """A backend over HTTP; a context manager that closes its connections.
+
+    `timeout` is the default of each call in seconds (None: as long as it takes). Connections are opened when they are
+    first needed; synchronous calls may come from any thread, asynchronous ones from any event loop.
+    """
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float | None = None) -> None:
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._headers = {"Content-Type": "application/json"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._timeout = timeout
+        self._sync: httpx.Client | None = None
+        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._info: ModelInfo | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def close(self) -> None:
+        """Close the synchronous connections; those of an event loop end with `aclose`, or with the loop."""
+        if self._sync is not None:
+            self._sync.close()
+            self._sync = None
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop, and the synchronous ones."""
+        client = self._async.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+        self.close()
+
+    # --- what the server is -----------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        """The served model; asked once."""
+        if self._info is None:
+            self._info = self._call("GET", "/server_info", None, ServerInfo, None).model
+        return self._info
+
+    # --- generation -------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation:
+        body = self._generate_body(prompt, sampling_params, constraint, cache_salt, priority, timeout, stream=False)
+        return self._call("POST", "/generate", body, Generation, body.timeout_s)
+
+    async def agenerate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation:
+        body = self._generate_body(prompt, sampling_params, constraint, cache_salt, priority, timeout, stream=False)
+        return await self._acall("POST", "/generate", body, Generation, body.timeout_s)
+
+    def stream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[Delta]:
+        body = self._generate_body(prompt, sampling_params, constraint, cache_salt, priority, timeout, stream=True)
+        return self._stream(body)
+
+    def astream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        body = self._generate_body(prompt, sampling_params, constraint, cache_salt, priority, timeout, stream=True)
+        return self._astream(body)
+
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
+    def tokenize(self, prompt: PromptLike) -> Tokens:
+        return self._call("POST", "/encode", EncodeRequest(prompt=as_prompt(prompt)), Tokens, None)
+
+    async def atokenize(self, prompt: PromptLike) -> Tokens:
+        return await self._acall("POST", "/encode", EncodeRequest(prompt=as_prompt(prompt)), Tokens, None)
+
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        body = DecodeRequest(ids=_plain_ids(ids), skip_special_tokens=skip_special_tokens)
+        return self._call("POST", "/decode", body, Decoded, None).text
+
+    async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        body = DecodeRequest(ids=_plain_ids(ids), skip_special_tokens=skip_special_tokens)
+        return (await self._acall("POST", "/decode", body, Decoded, None)).text
+
+    def score(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        """Log-probability of each token of each option (token ids) as the continuation of the prompt."""
+        return self._call("POST", "/score", _score_body(prompt, options, cache_salt), Scores, None).logprobs
+
+    async def ascore(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        return (await self._acall("POST", "/score", _score_body(prompt, options, cache_salt), Scores, None)).logprobs
+
+    # --- the wire ---------------------------------------------------------------------------------------------------
+
+    def _generate_body(
+        self,
+        prompt: PromptLike,
+        sampling: SamplingParams | None,
+        constraint: Constraint | None,
+        cache_salt: str | None,
+        priority: int,
+        timeout: float | None,
+        *,
+        stream: bool,
+    ) -> GenerateRequest:
+        return GenerateRequest(
+            prompt=as_prompt(prompt),
+            sampling=sampling or SamplingParams(),
+            constraint=constraint,
+            cache_salt=cache_salt,
+            priority=priority,
+            stream=stream,
+            timeout_s=self._timeout if timeout is None else timeout,
+        )
+
+    def _call(self, method: str, path: str, body: object, kind: type[T], timeout: float | None) -> T:
+        with self._failures():
+            response = self._sync_client().request(method, path, **self._arguments(body, timeout))
+        return _answer(response, kind)
+
+    async def _acall(self, method: str, path: str, body: object, kind: type[T], timeout: float | None) -> T:
+        with self._failures():
+            response = await self._async_client().request(method, path, **self._arguments(body, timeout))
+        return _answer(response, kind)
+
+    def _stream(self, body: GenerateRequest) -> Iterator[Delta]:
+        arguments = self._arguments(body, body.timeout_s)
+        with self._failures(), self._sync_client().stream("POST", "/generate", **arguments) as response:
+            if response.status_code != 200:
+                response.read()
+                raise _error(response)
+            for line in response.iter_lines():
+                if line == "data: [DONE]":
+                    return
+                if line:
+                    yield _delta(line)
+        raise EngineDead("the server ended the stream before the answer was complete")
+
+    async def _astream(self, body: GenerateRequest) -> AsyncIterator[Delta]:
+        arguments = self._arguments(body, body.timeout_s)
+        with self._failures():
+            async with self._async_client().stream("POST", "/generate", **arguments) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _error(response)
+                async for line in response.aiter_lines():
+                    if line == "data: [DONE]":
+                        return
+                    if line:
+                        yield _delta(line)
+        raise EngineDead("the server ended the stream before the answer was complete")
+
+    def _arguments(self, body: object, timeout: float | None) -> dict[str, Any]:
+        import httpx
+
+        timeout = self._timeout if timeout is None else timeout
+        read = None if timeout is None else timeout + GRACE_S
+        limits = httpx.Timeout(connect=CONNECT_TIMEOUT_S, read=read, write=read, pool=None)
+        return {"timeout": limits, "content": None if body is None else to_json(body)}
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what httpx raises into radixrt's errors."""
+        import httpx
+
+        try:
+            yield
+        except httpx.ConnectError as error:
+            raise EngineDead(f"no server answers at {self._base_url}: {error}", code="unreachable") from error
+        except httpx.TimeoutException as error:
+            raise Aborted(f"the server at {self._base_url} did not answer in time", code="timeout") from error
+        except httpx.HTTPError as error:
+            raise EngineDead(f"the connection to {self._base_url} broke: {error}", code="disconnected") from error
+
+    def _sync_client(self) -> httpx.Client:
+        if self._sync is None:
+            import httpx
+
+            self._sync = httpx.Client(base_url=self._base_url, headers=self._headers, limits=_limits())
+        return self._sync
+
+    def _async_client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._async:
+            import httpx
+
+            # One a loop: a connection belongs to the loop that opened it.
+            self._async[loop] = httpx.AsyncClient(base_url=self._base_url, headers=self._headers, limits=_limits())
+        return self._async[loop]
+
+
+def _limits() -> httpx.Limits:
+    import httpx
+
+    return httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEP_ALIVE_S)
+
+
+def _answer(response: httpx.Response, kind: type[T]) -> T:
+    if response.status_code != 200:
+        raise _error(response)
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RadixrtError(f"the server's answer is not one of radixrt's: {error}", code="bad_answer") from error
+
+
+def _delta(line: str) -> Delta:
+    data = line.removeprefix("data: ")
+    if data.startswith('{"error"'):
+        raise _rebuilt(json.loads(data)["error"], RadixrtError)
+    return msgspec.json.decode(data, type=Delta)
+
+
+def _error(response: httpx.Response) -> RadixrtError:
+    """The exception that an error response tells of; its status decides where the body says nothing."""
+    kind = _BY_STATUS.get(response.status_code, RadixrtError)
+    try:
+        detail = json.loads(response.content)["error"]
+    except (ValueError, KeyError, TypeError):
+        detail = None
+    if not isinstance(detail, dict):
+        return kind(f"the server answered {response.status_code}: {response.text[:200]}")
+    return _rebuilt(detail, kind)
+
+
+def _rebuilt(detail: dict[str, Any], otherwise: type[RadixrtError]) -> RadixrtError:
+    info = ErrorInfo(
+        kind=str(detail.get("kind", otherwise.__name__)),
+        message=str(detail.get("message", "")),
+        param=detail.get("param"),
+        code=detail.get("code"),
+    )
+    return RadixrtError.from_info(info)
+
+
+def _score_body(prompt: PromptLike, options: Sequence[Sequence[int]], cache_salt: str | None) -> ScoreRequest:
+    return ScoreRequest(
+        prompt=as_prompt(prompt), options=[_plain_ids(option) for option in options], cache_salt=cache_salt
+    )
+
+
+def _plain_ids(ids: Sequence[int]) -> list[int]:
+    return [int(token) for token in ids]

@@ -1,0 +1,113 @@
+"""The application: routes, error handlers and layers, put together in one place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio.to_thread
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+import radixrt
+from radixrt.errors import RadixrtError
+from radixrt.results import ModelInfo
+from radixrt.server import models, native, ops, tokens
+from radixrt.server.errors import on_http_exception, on_radixrt_error
+from radixrt.server.metrics import HttpMetrics
+from radixrt.server.middleware import Guard, RequireKey
+from radixrt.server.native_types import DecodeRequest, EncodeRequest, GenerateRequest, ScoreRequest
+from radixrt.server.openai_chat import chat_completions
+from radixrt.server.openai_completions import completions
+from radixrt.server.openai_types import ChatRequest, CompletionRequest
+from radixrt.server.openapi import describe
+from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
+
+
+@dataclass(frozen=True)
+class Route:
+    method: str
+    path: str
+    handler: Callable[[Request], Awaitable[Response]]
+    body: type | None = None
+    """Type of the JSON body, for the description at /openapi.json; the handler reads and checks it."""
+
+
+ROUTES = (
+    Route("GET", "/v1/models", models.list_models),
+    Route("GET", "/v1/models/{model_id:path}", models.get_model),
+    Route("POST", "/v1/chat/completions", chat_completions, ChatRequest),
+    Route("POST", "/v1/completions", completions, CompletionRequest),
+    Route("POST", "/tokenize", tokens.tokenize, tokens.TokenizeRequest),
+    Route("POST", "/detokenize", tokens.detokenize, tokens.DetokenizeRequest),
+    Route("POST", "/generate", native.generate, GenerateRequest),
+    Route("POST", "/score", native.score, ScoreRequest),
+    Route("POST", "/encode", native.encode, EncodeRequest),
+    Route("POST", "/decode", native.decode, DecodeRequest),
+    Route("GET", "/health", ops.health),
+    Route("GET", "/ready", ops.ready),
+    Route("GET", "/metrics", ops.metrics),
+    Route("GET", "/server_info", ops.server_info),
+    Route("GET", "/cache", ops.cache),
+    Route("POST", "/flush_cache", ops.flush_cache),
+)
+
+
+def create_app(
+    engine: ServingEngine | OpenEngine,
+    *,
+    served_name: str | None = None,
+    api_key: str | None = None,
+    cors_origins: Sequence[str] = (),
+    limits: Limits | None = None,
+    on_ready: Callable[[ModelInfo], None] | None = None,
+) -> FastAPI:
+    """An application that serves `engine`.
+
+    An engine that is given stays the caller's, to close. A callable that makes one is called in a thread when the
+    application starts, and what it made is closed when the application ends. `served_name` is the model's name for
+    clients (None: the engine's own). With `api_key` every route but /health needs it. Without `cors_origins` no
+    browser of another origin may read answers.
+    """
+    state = ServerState(served_name=served_name, limits=limits or Limits(), on_ready=on_ready)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if callable(engine):
+            state.open(engine)
+        else:
+            state.adopt(engine)
+        try:
+            yield
+        finally:
+            await anyio.to_thread.run_sync(state.close)
+
+    # The interactive pages would load scripts from elsewhere; the description itself stays at /openapi.json.
+    app = FastAPI(
+        title="radixrt",
+        version=radixrt.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.radixrt = state
+    app.state.http_metrics = HttpMetrics()
+    app.add_exception_handler(RadixrtError, on_radixrt_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    for route in ROUTES:
+        app.add_api_route(route.path, route.handler, methods=[route.method])
+    describe(app, {route.path: route.body for route in ROUTES if route.body is not None})
+    # The last one added is the outermost: what RequireKey refuses is counted, and carries CORS headers.
+    if api_key is not None:
+        app.add_middleware(RequireKey, api_key=api_key)
+    app.add_middleware(Guard, metrics=app.state.http_metrics)
+    if cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )  # fmt: skip
+    return app

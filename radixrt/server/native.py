@@ -1,0 +1,92 @@
+"""The native protocol: the client API (`radixrt.backend`) over HTTP, typed on both ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from radixrt.errors import InvalidRequest
+from radixrt.messages import Prompt
+from radixrt.prompts import as_prompt
+from radixrt.server.body import decoder, read_body
+from radixrt.server.native_types import (
+    Decoded,
+    DecodeRequest,
+    EncodeRequest,
+    GenerateRequest,
+    ScoreRequest,
+    Scores,
+    to_json,
+)
+from radixrt.server.sse import EventStream, cancelled_when_gone, event
+from radixrt.server.state import ServerState, ServingEngine
+from radixrt.server.streams import open_stream
+
+_GENERATE = decoder(GenerateRequest)
+_SCORE = decoder(ScoreRequest)
+_ENCODE = decoder(EncodeRequest)
+_DECODE = decoder(DecodeRequest)
+
+
+async def generate(request: Request) -> Response:
+    """Generate: a Generation, or a stream of Deltas."""
+    state: ServerState = request.app.state.radixrt
+    body = await read_body(request, _GENERATE, state.limits.body_bytes)
+    if body.timeout_s is not None and not body.timeout_s > 0:
+        raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
+    engine, prompt = state.engine, as_prompt(body.prompt)
+    if body.stream:
+        return await EventStream.open(request, _deltas(engine, prompt, body))
+    async with cancelled_when_gone(request.receive):
+        generation = await engine.agenerate(
+            prompt,
+            body.sampling,
+            constraint=body.constraint,
+            cache_salt=body.cache_salt,
+            priority=body.priority,
+            timeout=body.timeout_s,
+        )
+    return _json(generation)
+
+
+async def _deltas(engine: ServingEngine, prompt: Prompt, body: GenerateRequest) -> AsyncGenerator[bytes, None]:
+    stream = open_stream(
+        engine, prompt, body.sampling, body.constraint, body.cache_salt, body.priority, body.timeout_s
+    )  # fmt: skip
+    try:
+        async for delta in stream:
+            yield event(to_json(delta))
+    finally:
+        await stream.aclose()
+
+
+async def score(request: Request) -> Response:
+    """Log-probabilities of options as continuations of a prompt."""
+    state: ServerState = request.app.state.radixrt
+    body = await read_body(request, _SCORE, state.limits.body_bytes)
+    if len(body.options) > state.limits.options:
+        raise InvalidRequest(f"options may hold at most {state.limits.options} entries", param="options")
+    async with cancelled_when_gone(request.receive):
+        logprobs = await state.engine.ascore(as_prompt(body.prompt), body.options, cache_salt=body.cache_salt)
+    return _json(Scores(logprobs=[tuple(option) for option in logprobs]))
+
+
+async def encode(request: Request) -> Response:
+    """The tokens of a prompt, with their exact bytes."""
+    state: ServerState = request.app.state.radixrt
+    body = await read_body(request, _ENCODE, state.limits.body_bytes)
+    return _json(await state.engine.atokenize(as_prompt(body.prompt)))
+
+
+async def decode(request: Request) -> Response:
+    """The text of token ids."""
+    state: ServerState = request.app.state.radixrt
+    body = await read_body(request, _DECODE, state.limits.body_bytes)
+    text = await state.engine.adetokenize(body.ids, skip_special_tokens=body.skip_special_tokens)
+    return _json(Decoded(text=text))
+
+
+def _json(value: object) -> Response:
+    return Response(to_json(value), media_type="application/json")

@@ -1,0 +1,83 @@
+"""Bodies of the native protocol, which `radixrt.Client` speaks. Answers are the types of `radixrt.results` as JSON.
+
+Token ids are plain lists, bytes are base64; a prompt is text, a list of token ids, or a prompt message with its `type`
+(for example {"type": "ChatPrompt", "messages": [...]}).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from radixrt.messages import ChatPrompt, TextPrompt, TokensPrompt
+from radixrt.params import Constraint, SamplingParams
+from radixrt.results import ModelInfo
+
+
+class _Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Base of the native bodies."""
+
+
+class GenerateRequest(_Body, kw_only=True, frozen=True):
+    """POST /generate. Answered by a Generation, or with `stream` by events that each hold a Delta, then [DONE]."""
+
+    prompt: str | list[int] | TextPrompt | TokensPrompt | ChatPrompt
+    sampling: SamplingParams = SamplingParams()
+    constraint: Constraint | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    stream: bool = False
+    timeout_s: float | None = None
+    """The request is cancelled, and answered by Aborted, when it has taken so long."""
+
+
+class ScoreRequest(_Body, kw_only=True, frozen=True):
+    """POST /score. Answered by Scores."""
+
+    prompt: str | list[int] | TextPrompt | TokensPrompt | ChatPrompt
+    options: list[list[int]]
+    """Token ids of each option, to be scored as the continuation of the prompt."""
+    cache_salt: str | None = None
+
+
+class Scores(_Body, kw_only=True, frozen=True):
+    logprobs: list[tuple[float, ...]]
+    """One a token of each option."""
+
+
+class EncodeRequest(_Body, kw_only=True, frozen=True):
+    """POST /encode. Answered by `radixrt.backend.Tokens`: ids, rendered text, exact bytes of each token."""
+
+    prompt: str | list[int] | TextPrompt | TokensPrompt | ChatPrompt
+
+
+class DecodeRequest(_Body, kw_only=True, frozen=True):
+    """POST /decode. Answered by Decoded."""
+
+    ids: list[int]
+    skip_special_tokens: bool = False
+
+
+class Decoded(_Body, kw_only=True, frozen=True):
+    text: str
+
+
+class ServerInfo(_Body, kw_only=True, frozen=True):
+    """GET /server_info."""
+
+    version: str
+    served_model_name: str
+    model: ModelInfo
+
+
+def to_json(value: Any) -> bytes:
+    """JSON of a native body; arrays become lists."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")

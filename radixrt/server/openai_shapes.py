@@ -1,0 +1,160 @@
+"""Answers of the OpenAI protocol, and how results become them. UNSET fields are left out of the JSON."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
+
+from radixrt.errors import Aborted
+from radixrt.results import FinishReason, Usage
+
+encode = msgspec.json.Encoder().encode
+
+Finish: TypeAlias = Literal["stop", "length"]
+TokenIds: TypeAlias = tuple[int, ...] | list[int] | UnsetType
+
+
+class _Struct(msgspec.Struct, kw_only=True):
+    """Base of the answer types."""
+
+
+class PromptDetails(_Struct, kw_only=True):
+    cached_tokens: int
+
+
+class UsageBody(_Struct, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class TopToken(_Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatToken(_Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopToken]
+
+
+class ChatLogprobs(_Struct, kw_only=True):
+    content: list[ChatToken]
+    refusal: None = None
+
+
+class TextLogprobs(_Struct, kw_only=True):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class PromptToken(_Struct, kw_only=True):
+    """vLLM's entry of `prompt_logprobs`; `rank` counts from 1 and is null beyond the most likely tokens asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs: TypeAlias = list[dict[int, PromptToken] | None] | UnsetType
+
+
+class AssistantMessage(_Struct, kw_only=True):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(_Struct, kw_only=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: str | int | None
+    token_ids: TokenIds = UNSET
+
+
+class ChatCompletion(_Struct, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    object: Literal["chat.completion"] = "chat.completion"
+    prompt_token_ids: TokenIds = UNSET
+    prompt_logprobs: PromptLogprobs = UNSET
+
+
+class ChatDelta(_Struct, kw_only=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(_Struct, kw_only=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Finish | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: TokenIds = UNSET
+
+
+class ChatChunk(_Struct, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: UsageBody | UnsetType | None = UNSET
+    prompt_token_ids: TokenIds = UNSET
+
+
+class TextChoice(_Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Finish | None
+    stop_reason: str | int | None = None
+    token_ids: TokenIds = UNSET
+    prompt_token_ids: TokenIds = UNSET
+    prompt_logprobs: PromptLogprobs = UNSET
+
+
+class TextCompletion(_Struct, kw_only=True):
+    """Both the whole answer and a chunk of a streamed one."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    object: Literal["text_completion"] = "text_completion"
+    usage: UsageBody | UnsetType | None = UNSET
+
+
+def usage_body(usage: Usage) -> UsageBody:
+    return UsageBody(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+        prompt_tokens_details=PromptDetails(cached_tokens=usage.cached_tokens),
+    )
+
+
+def finish(reason: FinishReason) -> Finish:
+    """The reason a client may see. A request that somebody aborted is an error, not a short answer."""
+    if reason == "abort":
+        raise Aborted("the request was aborted before it was finished", code="aborted")
+    return reason
+
+
+def json_response(body: object) -> Response:
+    return Response(encode(body), media_type="application/json")

@@ -1,0 +1,164 @@
+"""Requests of the OpenAI protocol, with the extensions that vLLM and SGLang made common.
+
+Every optional field may be null, which means the same as leaving it out. A field that is not here is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+OptionalRaw: TypeAlias = Raw | UnsetType
+"""JSON text as the client wrote it: UNSET when it is not there, `null` when it is null."""
+
+
+class _Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of the request types."""
+
+
+class StreamOptions(_Struct, kw_only=True):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class FormatText(_Struct, kw_only=True, tag_field="type", tag="text"):
+    """No constraint."""
+
+
+class FormatJsonObject(_Struct, kw_only=True, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchema(_Struct, kw_only=True):
+    name: str
+    schema: OptionalRaw = UNSET
+    description: str | None = None
+    """For the reader of the request; it does not reach the model."""
+    strict: bool | None = None
+    """Enforced whatever it says."""
+
+
+class FormatJsonSchema(_Struct, kw_only=True, tag_field="type", tag="json_schema"):
+    json_schema: JsonSchema
+
+
+ResponseFormat: TypeAlias = FormatText | FormatJsonObject | FormatJsonSchema
+
+
+class StructuredOutputs(_Struct, kw_only=True):
+    """vLLM's spelling of a constraint; exactly one of the first five."""
+
+    json: OptionalRaw = UNSET
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: OptionalRaw = UNSET
+    disable_any_whitespace: bool | None = None
+    """JSON only. Absent or true: compact JSON; false: whitespace is allowed between tokens."""
+
+
+class CommonRequest(_Struct, kw_only=True):
+    """What chat and plain completions have in common."""
+
+    model: str | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    # Sampling that OpenAI does not have, in vLLM's names.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+    # Constraints; one at a time.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    json_schema: OptionalRaw = UNSET
+    regex: str | None = None
+    choice: list[str] | None = None
+
+    # Harmless: these say something about the sender or the account, and change no answer.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: Literal[False] | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+
+class CompletionRequest(CommonRequest, kw_only=True):
+    """Body of POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    echo: bool | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class FunctionCall(_Struct, kw_only=True):
+    name: str
+    arguments: str = ""
+
+
+class ToolCall(_Struct, kw_only=True):
+    """A call in the history."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class InMessage(_Struct, kw_only=True):
+    """One message as clients send it; `audio`, `annotations` and the like are what the SDK's own answers carry."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[Any] | None = None
+
+
+class ChatRequest(CommonRequest, kw_only=True):
+    """Body of POST /v1/chat/completions."""
+
+    messages: list[InMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    # Harmless or trivially true.
+    parallel_tool_calls: bool | None = None
+    modalities: list[Literal["text"]] | None = None
+    reasoning_effort: Literal["none"] | None = None

@@ -1,0 +1,74 @@
+"""Watching and steering: /health, /ready, /metrics, /server_info, /cache, /flush_cache."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+import radixrt
+from radixrt.errors import RadixrtError
+from radixrt.results import CacheNode
+from radixrt.server.metrics import exposition
+from radixrt.server.native_types import ServerInfo
+from radixrt.server.openai_shapes import json_response
+from radixrt.server.state import ServerState, Stage
+
+
+class Status(msgspec.Struct, frozen=True):
+    status: Stage
+
+
+class CacheTree(msgspec.Struct, frozen=True):
+    nodes: list[CacheNode]
+    """Depth first."""
+
+
+class Flushed(msgspec.Struct, frozen=True):
+    freed_tokens: int
+
+
+async def health(request: Request) -> Response:
+    """Liveness: 503 once a process of the engine is dead, 200 before, also while loading. Asks no queue."""
+    stage = request.app.state.radixrt.stage
+    return _status(stage, 200 if stage in ("loading", "serving") else 503)
+
+
+async def ready(request: Request) -> Response:
+    """Readiness: 200 when requests can be taken, 503 while loading and after a death."""
+    state: ServerState = request.app.state.radixrt
+    return _status(state.stage, 200 if state.stage == "serving" and not state.draining else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus text: the engine's counters at this moment, and the HTTP requests so far."""
+    state: ServerState = request.app.state.radixrt
+    try:
+        stats = await state.engine.astats()
+    except RadixrtError:
+        stats = None  # not there yet, or no more: radixrt_up says so, and the HTTP counters still count
+    body, content_type = exposition(request.app.state.http_metrics, stats)
+    return Response(body, headers={"Content-Type": content_type})
+
+
+async def server_info(request: Request) -> Response:
+    """What is being served, and how."""
+    state: ServerState = request.app.state.radixrt
+    info = state.engine.info
+    return json_response(
+        ServerInfo(version=radixrt.__version__, served_model_name=state.served_name or info.name, model=info)
+    )
+
+
+async def cache(request: Request) -> Response:
+    """The prefix tree: depth, tokens, hits, locks, age, and how each node's text begins."""
+    return json_response(CacheTree(nodes=await request.app.state.radixrt.engine.atree()))
+
+
+async def flush_cache(request: Request) -> Response:
+    """Drop what nobody uses from the prefix tree."""
+    return json_response(Flushed(freed_tokens=await request.app.state.radixrt.engine.aflush()))
+
+
+def _status(stage: Stage, code: int) -> Response:
+    return Response(msgspec.json.encode(Status(stage)), code, media_type="application/json")
