@@ -67,7 +67,7 @@ def serve(
     """
     from radixrt import Engine
     from radixrt.process import setup_logging
-    from radixrt.server import serve as serve_http
+    from radixrt.server.serve import serve as serve_http
 
     setup_logging(engine_options["log_level"], "server")
     with Stages() as stages:

@@ -42,8 +42,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
     flags = (  # noqa: SIM905 (a command line reads best as one)
         "--served-model-name n --tokenizer t --chat-template c --dtype float32 --threads 3 --max-model-len 99 "
         "--kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 --policy fcfs "
-        "--no-prefix-cache --max-wait-s 2.5 --lookahead 0 --check --log-level info --start-timeout-s 7 --seed 1 --max-tokens 9 "
-        "--temperature 0 --top-p 0.5"
+        "--no-prefix-cache --max-wait-s 2.5 --lookahead 0 --check --log-level info --start-timeout-s 7 "
+        "--seed 1 --max-tokens 9 --temperature 0 --top-p 0.5"
     ).split()
     assert chat(monkeypatch, "hi\n", *flags) == 0
     (engine,) = fake_engine

@@ -1,0 +1,100 @@
+"""`radixrt serve` as a process: what it says, how it stops, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from radixrt.cli.serve import curl
+from radixrt.results import ModelInfo
+
+COMMAND = [sys.executable, "-m", "radixrt", "serve"]
+
+
+def info(*, has_chat_template: bool) -> ModelInfo:
+    return ModelInfo(
+        name="m", context_length=8, kv_tokens=8, vocab_size=8, dtype="float32", device="cpu", threads=1,
+        eos_token_ids=(0,), has_chat_template=has_chat_template,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("chat", "route"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
+def test_the_example_is_a_request_that_the_shell_understands(chat: bool, route: str) -> None:
+    command, url, *rest = shlex.split(curl("http://127.0.0.1:8000", info(has_chat_template=chat)))
+    assert (command, url) == ("curl", f"http://127.0.0.1:8000{route}")
+    body = json.loads(rest[rest.index("-d") + 1])
+    assert body["model"] == "m"
+    assert ("messages" in body) == chat
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A server on a free port that has said that it serves: the process, its URL and what it said so far."""
+    command = [*COMMAND, "smollm2-135m", "--port", "0", "--kv-tokens", "2048", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    said: list[str] = []
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line.rstrip("\n"))
+            if line.lstrip().startswith("curl "):
+                break
+        text = "\n".join(said)
+        found = re.search(r"listens on (http://[\d.:]+)", text)
+        assert found, text
+        yield process, found[1], said
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(smollm2_path: Path, signum: signal.Signals) -> None:
+    with serving() as (process, url, said):
+        text = "\n".join(said)
+        assert "serves smollm2-135m" in text
+        assert "2,048 KV tokens" in text
+        assert httpx.get(f"{url}/health").status_code == 200
+        process.send_signal(signum)
+        assert process.wait(timeout=20) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health")
+
+
+def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> None:
+    import psutil
+
+    with serving() as (process, _, _):
+        runner = next(child for child in psutil.Process(process.pid).children() if "radixrt.runner" in child.cmdline())
+        runner.kill()
+        runner.wait(timeout=10)
+        assert process.wait(timeout=30) == 1
+        assert process.stderr is not None
+        assert re.search(r"^error: ", process.stderr.read(), re.MULTILINE)
+
+
+def test_a_port_that_is_taken_is_an_error_in_one_line(smollm2_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = subprocess.run([*COMMAND, "smollm2-135m", "--port", port], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_model_is_an_error_in_a_line_or_two() -> None:
+    result = subprocess.run([*COMMAND, "no such model", "--port", "0"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "error: no model is called 'no such model'" in result.stderr
+    assert "Traceback" not in result.stderr
