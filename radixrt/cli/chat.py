@@ -43,14 +43,14 @@ def chat(
     if (model is None) == (base_url is None):
         raise typer.BadParameter("give either a MODEL or --base-url", param_hint="MODEL")
     sampling = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
-    if base_url is not None:
-        from radixrt import Client
-
-        with Client(base_url, api_key=api_key) as client:
-            talk(Conversation(client, sampling, system))
-    else:
+    if model is not None:
         from radixrt import Engine
 
         with Stages() as stages, Engine(model, **engine_options, on_progress=stages) as engine:
             stages.close()
             talk(Conversation(engine, sampling, system))
+    elif base_url is not None:
+        from radixrt import Client
+
+        with Client(base_url, api_key=api_key) as client:
+            talk(Conversation(client, sampling, system))

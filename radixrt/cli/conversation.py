@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from radixrt.errors import EngineDead, RadixrtError
 from radixrt.messages import ChatMessage
+from radixrt.results import Delta, Usage
 
 if TYPE_CHECKING:
     from radixrt.backend import Backend
     from radixrt.params import SamplingParams
-    from radixrt.results import Delta
 
 HELP = """\
 /help           this list
@@ -42,7 +42,7 @@ class Conversation:
         self.system = system
         self.messages = [ChatMessage(role="system", content=system)] if system else []
 
-    def ask(self, question: str) -> Iterator[Delta]:
+    def ask(self, question: str) -> Generator[Delta, None, None]:
         """Stream the answer to `question`. Closing the iterator stops the answer; what was said stays in the history.
 
         When the backend refuses the question, it is not part of the history.
@@ -114,42 +114,44 @@ def obey(conversation: Conversation, line: str) -> None:
 
 def answer(conversation: Conversation, question: str) -> None:
     """Print the answer as it comes, then what it cost. Ctrl-C ends the answer only."""
-    started = first = time.perf_counter()
-    usage, finish = None, None
+    started = time.perf_counter()
+    first: float | None = None
+    last, ending = Delta(), ""
     stream = conversation.ask(question)
-    seen = False
     try:
-        for delta in stream:
-            if delta.text and not seen:
-                first, seen = time.perf_counter(), True
-            sys.stdout.write(printable(delta.text))
+        for last in stream:
+            if last.text and first is None:
+                first = time.perf_counter()
+            sys.stdout.write(printable(last.text))
             sys.stdout.flush()
-            usage, finish = delta.usage or usage, delta.finish_reason or finish
+        ending = "cut at the token limit" if last.finish_reason == "length" else ""
     except KeyboardInterrupt:
-        finish = "interrupted"
+        ending = "stopped"
     except EngineDead:
         raise
     except RadixrtError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return
     finally:
-        stream.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the request
-        if seen or finish is not None:
+        stream.close()
+        if first is not None:
             print(flush=True)
-    parts = []
-    if usage is not None:
-        seconds = time.perf_counter() - first
-        parts.append(f"{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached")
-        parts.append(f"{usage.completion_tokens} generated")
-        if usage.completion_tokens > 1 and seconds > 0:
-            parts.append(f"{(usage.completion_tokens - 1) / seconds:.0f} tokens/s")
-        parts.append(f"first after {first - started:.2f} s")
-    if finish == "interrupted":
-        parts.append("stopped")
-    elif finish == "length":
-        parts.append("cut at the token limit")
+    parts = cost(last.usage, time.perf_counter(), started, first) if last.usage else []
+    if ending:
+        parts.append(ending)
     if parts:
         note("; ".join(parts))
+
+
+def cost(usage: Usage, now: float, started: float, first: float | None) -> list[str]:
+    """An answer's numbers in words; times are `perf_counter` readings."""
+    parts = [f"{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached"]
+    parts.append(f"{usage.completion_tokens} generated")
+    if first is not None:
+        parts.append(f"first after {first - started:.2f} s")
+        if usage.completion_tokens > 1 and now > first:
+            parts.append(f"{(usage.completion_tokens - 1) / (now - first):.0f} tokens/s")
+    return parts
 
 
 def note(text: str) -> None:

@@ -92,7 +92,7 @@ def test_leaving_an_answer_closes_the_backends_stream(engine: FakeEngine) -> Non
     stream = conversation.ask("one")
     next(stream)
     assert engine.closed_streams == 0
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert engine.closed_streams == 1
 
 
