@@ -82,7 +82,12 @@ def measure(
     """Run one job, show what it brought, and then what it cost by the engine's own counters."""
     screen.heading(title)
     before, started = engine.stats(), time.perf_counter()
-    with screen.waiting("running"):
+
+    def now() -> str:
+        generated = engine.stats().generation_tokens - before.generation_tokens
+        return f"{generated:,} tokens generated in {time.perf_counter() - started:.0f} s"
+
+    with screen.waiting("running", now):
         states = run()
     seconds = time.perf_counter() - started
     tally = Tally.between(before, engine.stats(), seconds)

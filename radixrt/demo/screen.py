@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,16 @@ from rich.console import Console
 from rich.text import Text
 
 from radixrt.demo.tree import Branch, grow
+from radixrt.errors import RadixrtError
 
 if TYPE_CHECKING:
+    from rich.status import Status
+    from rich.tree import Tree
+
     from radixrt.demo.tally import Tally
     from radixrt.results import CacheNode
+
+REFRESH_S = 0.3
 
 
 class Screen:
@@ -42,14 +49,29 @@ class Screen:
             self.line(f"  {text}", "green")
 
     @contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
-        """Show `text` with a spinner while the body runs; on a pipe, once."""
-        if self.live:
-            with self.console.status(text):
-                yield
-        else:
+    def waiting(self, text: str, now: Callable[[], str]) -> Iterator[None]:
+        """Show `text` while the body runs: on a terminal with what `now` says, read a few times a second."""
+        if not self.live:
             self.line(f"  {text} ...")
             yield
+            return
+        over = threading.Event()
+
+        def refresh(status: Status) -> None:
+            while not over.wait(REFRESH_S):
+                try:
+                    status.update(f"{text}: {now()}")
+                except RadixrtError:
+                    return  # the engine is gone: the job itself says so
+
+        with self.console.status(text) as status:
+            thread = threading.Thread(target=refresh, args=(status,), daemon=True, name="demo-status")
+            thread.start()
+            try:
+                yield
+            finally:
+                over.set()
+                thread.join()
 
     def tree(self, nodes: list[CacheNode]) -> None:
         """The prefix tree: a line a node, the text it begins with, its tokens and how often it was found."""
@@ -76,7 +98,7 @@ def clip(text: str, width: int) -> str:
     return textwrap.shorten(" ".join(text.split()), width, placeholder=" ...")
 
 
-def _draw(branch: Branch, parent: object) -> None:
-    added = parent.add(Text(branch.label))  # type: ignore[attr-defined]  # rich.tree.Tree, imported late
+def _draw(branch: Branch, parent: Tree) -> None:
+    added = parent.add(Text(branch.label))
     for child in branch.children:
         _draw(child, added)
