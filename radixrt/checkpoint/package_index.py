@@ -112,7 +112,7 @@ def find_file(client: httpx.Client, index: str, project: str, filename: str) -> 
     host = urlsplit(index).hostname
     try:
         answer = client.get(page, headers={"Accept": _ACCEPT})
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ModelError(
             f"the package index at {host} cannot be reached ({type(error).__name__}): check the network, or set "
             "PIP_INDEX_URL (and HTTPS_PROXY, PIP_CERT) as pip needs them"

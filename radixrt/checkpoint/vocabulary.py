@@ -14,6 +14,7 @@ from radixrt.errors import ModelError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -73,11 +74,9 @@ class Vocabulary:
         tokenizer = self._whole if allow_special else self._ordinary
         try:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-        except (UnicodeEncodeError, TypeError):
-            clean = text.encode("utf-8", "replace").decode() if isinstance(text, str) else None
-            if clean is None or clean == text:
-                raise
-            ids = tokenizer.encode(clean, add_special_tokens=False).ids
+        except TypeError:
+            # What the library says to a string with lone surrogates.
+            ids = tokenizer.encode(_SURROGATES.sub("\ufffd", text), add_special_tokens=False).ids
         return [self.bos_id, *ids] if add_bos and self.bos_id is not None else ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
