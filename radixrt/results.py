@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
+Bytes: TypeAlias = bytes  # inside a class with a field called bytes, the bare name means the field
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -14,7 +15,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
     token_id: int
     token: str
-    bytes: bytes
+    bytes: Bytes
     logprob: float
 
 
@@ -26,7 +27,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
     token_id: int
     token: str
-    bytes: bytes
+    bytes: Bytes
     logprob: float | None
     top: tuple[TopLogprob, ...] = ()
 
