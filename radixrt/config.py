@@ -88,6 +88,8 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Config of process 3."""
 
     model_path: str
+    tokenizer: str | None = None
+    """As in EngineConfig: ids that this tokenizer does not know are never sampled."""
     dtype: str
     threads: int
     context_length: int | None

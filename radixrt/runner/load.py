@@ -1,0 +1,111 @@
+"""From a config to a runner that can step: threads, model, KV pool, a first step to warm up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from radixrt.checkpoint import Checkpoint, open_checkpoint
+from radixrt.config import RunnerConfig
+from radixrt.errors import ModelError
+from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
+from radixrt.models import load_model
+from radixrt.runner.dtype import choose_dtype
+from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
+from radixrt.runner.step import Stepper
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
+"""Called with a stage and the fraction of it that is done."""
+
+
+def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady]:
+    """Everything before the first plan. Raises RadixrtError where the model or its pool cannot be had."""
+    torch.set_num_threads(config.threads)
+    torch.set_num_interop_threads(1)
+    dtype = choose_dtype(config.dtype)
+    progress("opening the model", 0.0)
+    checkpoint = open_checkpoint(Path(config.model_path))
+    with ThreadPoolExecutor(1) as pool:
+        vocabulary = pool.submit(_vocabulary_size, checkpoint, config.tokenizer)
+        model = load_model(checkpoint, dtype=dtype, device="cpu", progress=progress)
+        known = vocabulary.result()
+    facts = model.config
+    shape = PoolShape(layers=facts.num_layers, kv_heads=facts.num_kv_heads, head_dim=facts.head_dim, dtype=dtype)
+    context_length = config.context_length or facts.context_length
+    tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free_memory())
+    stepper = Stepper(
+        model,
+        allocate_pool(shape, tokens),
+        vocab_size=facts.vocab_size,
+        vocabulary=known or facts.vocab_size,
+        context_length=context_length,
+    )
+    progress("warming up", 1.0)
+    warm_up(stepper)
+    ready = RunnerReady(
+        kv_tokens=tokens,
+        context_length=context_length,
+        vocab_size=facts.vocab_size,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(model.device),
+        threads=torch.get_num_threads(),
+    )
+    log.info("ready: %s, %.1f MiB of KV pool", ready, tokens * shape.token_bytes / 2**20)
+    return stepper, ready
+
+
+def warm_up(stepper: Stepper) -> None:
+    """Run a small prefill and a decode step, so that the first request does not wait for what is made once.
+
+    Writes to the first slots of the pool, which nobody owns yet, and leaves no row open.
+    """
+    count = min(4, stepper.limits.kv_tokens - 1, stepper.limits.context_length - 1)
+    if count < 1:
+        return
+    with torch.inference_mode():
+        stepper.run(_plain_plan([RowOpen(row=0, temperature=1.0)], [0] * count, 0), _no_masks)
+        stepper.run(_plain_plan([], [-1], count), _no_masks)
+    stepper.rows.clear()
+
+
+def _plain_plan(opens: list[RowOpen], tokens: list[int], at: int) -> StepPlan:
+    """One row that continues at position and slot `at` and has all before it in the slots from 0."""
+    places = np.arange(at, at + len(tokens), dtype=np.int32)
+    return StepPlan(
+        step=0,
+        opens=opens,
+        closes=[],
+        rows=np.zeros(1, np.int32),
+        new_lens=np.array([len(tokens)], np.int32),
+        tokens=np.array(tokens, np.int32),
+        positions=places,
+        slots=places,
+        private_lens=np.array([at], np.int32),
+        private_slots=np.arange(at, dtype=np.int32),
+        spans=np.zeros((0, 4), np.int32),
+        span_slots=np.zeros(0, np.int32),
+        sample=np.ones(1, np.uint8),
+        masked=np.zeros(0, np.int32),
+        scores=[],
+    )
+
+
+def _no_masks() -> StepMasks:
+    raise RuntimeError("a warm-up step has no masks")
+
+
+def _vocabulary_size(checkpoint: Checkpoint, override: str | None) -> int | None:
+    """How many ids the tokenizer knows; None where the model has no tokenizer that can be read (the tokenizer process
+    will say so, if anybody wants text)."""
+    try:
+        return checkpoint.vocabulary(override).size
+    except ModelError as error:
+        log.info("the width of the logits counts as vocabulary: %s", error)
+        return None

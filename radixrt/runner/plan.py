@@ -1,0 +1,122 @@
+"""A StepPlan, checked and laid out: nothing that contradicts itself, or what the runner knows, gets to the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from radixrt.messages import StepPlan
+from radixrt.runner.rows import FRESH, LOST, PlanError, Rows
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What ids of a plan must stay below."""
+
+    vocab_size: int
+    kv_tokens: int
+    context_length: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What follows from a plan. R: rows, T: new tokens, K: sampled rows, P: tokens to be filled in."""
+
+    rows: np.ndarray  # int64[R] row ids
+    ends: np.ndarray  # int64[R] index behind each row's new tokens
+    sampled: np.ndarray  # int64[K] row indexes
+    filled: np.ndarray  # int64[P] indexes of tokens that are -1
+    filled_rows: np.ndarray  # int64[P] the row ids whose last token goes there
+    lost: np.ndarray  # bool[R] rows planned on a token that does not exist: they run, and sample nothing
+    masked: np.ndarray  # int64[M] indexes into `sampled`
+
+    def starts_of(self, index: int) -> int:
+        """Index of the first new token of row `index`."""
+        return int(self.ends[index - 1]) if index else 0
+
+
+def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
+    """Check `plan` and work out its layout. PlanError, naming the field, where something does not fit.
+
+    A few dozen numpy calls, about 0.1 ms: nothing here is done row by row.
+    """
+    for name in ("rows", "new_lens", "tokens", "positions", "slots", "private_lens", "private_slots", "span_slots",
+                 "masked"):  # fmt: skip
+        _check(getattr(plan, name).ndim == 1, name, "must have one dimension")
+        _check(getattr(plan, name).dtype.kind in "iu", name, "must hold integers")
+    count, tokens = len(plan.rows), len(plan.tokens)
+    _check(count > 0, "rows", "is empty")
+    for name, length in (("new_lens", count), ("private_lens", count), ("sample", count), ("positions", tokens),
+                         ("slots", tokens)):  # fmt: skip
+        _check(getattr(plan, name).shape == (length,), name, f"must have length {length}")
+
+    ids = plan.rows.astype(np.int64)
+    _within(ids, 0, len(rows.is_open), "rows")
+    _check(rows.is_open[ids].all(), "rows", "names a row that is not open")
+    _distinct(ids, "rows")
+    lens = plan.new_lens.astype(np.int64)
+    _check((lens >= 1).all() and int(lens.sum()) == tokens, "new_lens", "does not add up to the tokens")
+    _within(plan.tokens, -1, limits.vocab_size, "tokens")
+    _within(plan.positions, 0, limits.context_length, "positions")
+    _within(plan.slots, 0, limits.kv_tokens, "slots")
+    _distinct(plan.slots, "slots")
+    private = plan.private_lens.astype(np.int64)
+    _check((private >= 0).all() and int(private.sum()) == len(plan.private_slots), "private_lens", "does not add up")
+    _within(plan.private_slots, 0, limits.kv_tokens, "private_slots")
+    _within(plan.span_slots, 0, limits.kv_tokens, "span_slots")
+    _check_spans(plan, count)
+    _check_scores(plan, lens, limits)
+
+    sampled = np.flatnonzero(plan.sample)
+    place = np.full(count, -1)
+    place[sampled] = np.arange(len(sampled))
+    _within(plan.masked, 0, count, "masked")
+    _distinct(plan.masked, "masked")
+    masked = place[plan.masked]
+    _check((masked >= 0).all(), "masked", "names a row that is not sampled")
+
+    filled = np.flatnonzero(plan.tokens == -1)
+    filled_index = np.repeat(np.arange(count), lens)[filled]
+    _distinct(filled_index, "tokens")
+    filled_rows = ids[filled_index]
+    state = rows.state[filled_rows]
+    _check((state != FRESH).all(), "tokens", "asks for the last token of a row that has not sampled any")
+    lost = np.zeros(count, bool)
+    lost[filled_index[state == LOST]] = True
+    return Layout(
+        rows=ids, ends=lens.cumsum(), sampled=sampled, filled=filled, filled_rows=filled_rows, lost=lost, masked=masked
+    )
+
+
+def _check_spans(plan: StepPlan, count: int) -> None:
+    _check(plan.spans.ndim == 2 and plan.spans.shape[1] == 4, "spans", "must have four columns")
+    offset, length, first, end = plan.spans.astype(np.int64).T
+    inside = (offset >= 0) & (length >= 0) & (offset + length <= len(plan.span_slots))
+    _check(inside.all(), "spans", "reach outside span_slots")
+    _check(((first >= 0) & (first < end) & (end <= count)).all(), "spans", "have a row range that is empty or outside")
+
+
+def _check_scores(plan: StepPlan, lens: np.ndarray, limits: Limits) -> None:
+    for spec in plan.scores:
+        _check(0 <= spec.row_index < len(lens), "scores", "name a row that is not there")
+        _check(spec.targets.ndim == 1 and spec.targets.dtype.kind in "iu", "scores", "must have targets")
+        fits = len(spec.targets) > 0 and spec.first >= 0 and spec.first + len(spec.targets) <= lens[spec.row_index]
+        _check(fits, "scores", "reach outside the row's new tokens")
+        _within(spec.targets, 0, limits.vocab_size, "scores")
+        _check(0 <= spec.top <= limits.vocab_size, "scores", "ask for more tokens than there are")
+
+
+def _within(array: np.ndarray, low: int, high: int, name: str) -> None:
+    if array.size and (int(array.min()) < low or int(array.max()) >= high):
+        raise PlanError(f"{name} holds a number that is not in {low}..{high - 1}")
+
+
+def _distinct(array: np.ndarray, name: str) -> None:
+    if array.size > 1 and (np.diff(np.sort(array)) == 0).any():
+        raise PlanError(f"{name} holds a number twice")
+
+
+def _check(ok: bool | np.bool_, name: str, rule: str) -> None:
+    if not ok:
+        raise PlanError(f"{name} {rule}")

@@ -1,0 +1,87 @@
+"""The KV pool: how many slots, and the one tensor that holds them."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from radixrt.errors import StartupError
+from radixrt.runner import cgroup
+
+MEMORY_SHARE = 0.4
+"""Of the memory that is free once the model is loaded: what the pool takes at most when no size is asked for. The
+machine is shared: with the other processes, with the step's activations, and with whatever else the user runs."""
+CONTEXTS = 16
+"""No more than this many full contexts when no size is asked for: a small model must not fill a big machine."""
+AT_LEAST_TOKENS = 65_536
+"""... but that many tokens are fine in any case, so that models of short context can still batch."""
+LARGEST_SHARE = 0.9
+"""Of free memory: what a pool of a size that was asked for may take."""
+SMALLEST_TOKENS = 64
+"""Below this nothing useful runs."""
+
+
+@dataclass(frozen=True)
+class PoolShape:
+    """Numbers a KV pool follows from."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one slot: keys and values of every layer."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: the machine's free memory, or less where a control group limits it."""
+    free = int(psutil.virtual_memory().available)
+    left = cgroup.memory_left()
+    return free if left is None else min(free, left)
+
+
+def pool_tokens(shape: PoolShape, *, wanted: int | None, context_length: int, free_bytes: int) -> int:
+    """Slots of the pool: `wanted` (--kv-tokens) where given, else from `free_bytes`.
+
+    Raises StartupError, with the numbers, when the pool would not fit.
+    """
+    if wanted is not None:
+        most = int(free_bytes * LARGEST_SHARE) // shape.token_bytes
+        if wanted < 1:
+            raise StartupError(f"kv_tokens must be 1 or more, but is {wanted}", param="kv_tokens")
+        if wanted > most:
+            raise StartupError(
+                f"kv_tokens={wanted:,} needs {_size(wanted * shape.token_bytes)} ({shape.token_bytes:,} bytes a "
+                f"token), but {_size(free_bytes)} are free: ask for at most {most:,}, free some memory, or use bfloat16",
+                param="kv_tokens",
+            )
+        return wanted
+    fits = int(free_bytes * MEMORY_SHARE) // shape.token_bytes
+    if fits < SMALLEST_TOKENS:
+        raise StartupError(
+            f"there is no room for the KV pool: one token takes {shape.token_bytes:,} bytes and {_size(free_bytes)} "
+            f"are free, of which the pool may take {MEMORY_SHARE:.0%}; free some memory or choose a smaller model"
+        )
+    return min(fits, max(CONTEXTS * context_length, AT_LEAST_TOKENS))
+
+
+def allocate_pool(shape: PoolShape, tokens: int) -> torch.Tensor:
+    """[layers, 2, kv_heads, tokens, head_dim] in CPU memory, zeros. Pages are taken from the system when first written.
+
+    The memory comes from an anonymous mapping and not from torch.zeros, which would touch every page now, nor from
+    torch.empty, whose contents may be NaN: an implementation of attention that multiplies a masked slot by zero must
+    get zero.
+    """
+    memory = mmap.mmap(-1, tokens * shape.token_bytes)
+    flat = torch.frombuffer(memory, dtype=shape.dtype)
+    return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.head_dim)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,194 @@
+"""One step: a plan becomes hidden states, logits, tokens and the answer to the scheduler.
+
+apply closes, opens -> check and lay out -> fill in last tokens -> forward -> logits, their log-probabilities,
+biases, penalties, bans -> wait for the token masks -> masks -> draw -> remember the tokens -> answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from radixrt.kernels.layout import AttentionLayout
+from radixrt.messages import Score, ScoreSpec, StepMasks, StepPlan, StepResult
+from radixrt.runner import adjust, logprobs
+from radixrt.runner.plan import Layout, Limits, lay_out
+from radixrt.runner.rows import PlanError, Rows
+from radixrt.runner.sampler import sample
+
+
+class Model(Protocol):
+    """What a step needs of a model (`radixrt.models.CausalLM` offers more)."""
+
+    device: torch.device
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+    ) -> torch.Tensor: ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+class Stepper:
+    """The model, its KV pool and the open rows; `run` takes them one step further."""
+
+    def __init__(
+        self, model: Model, kv: torch.Tensor, *, vocab_size: int, vocabulary: int, context_length: int
+    ) -> None:
+        """kv: [layers, 2, kv_heads, slots, head_dim]; vocab_size: width of the logits, of which the tokenizer knows
+        the first `vocabulary` ids."""
+        self._model = model
+        self._kv = kv
+        self._vocabulary = min(vocabulary, vocab_size)
+        self.limits = Limits(vocab_size=vocab_size, kv_tokens=kv.shape[3], context_length=context_length)
+        self.rows = Rows(vocab_size, model.device)
+
+    def run(self, plan: StepPlan, masks: Callable[[], StepMasks]) -> StepResult:
+        """Compute `plan`. `masks()` gives its token masks, waiting for them if need be; called only where it has any.
+
+        Whatever is raised, closes and opens are applied, and the rows of the step count as having lost their token.
+        """
+        try:
+            self._open_and_close(plan)
+            return self._run(plan, masks)
+        except BaseException:
+            if plan.rows.shape == plan.sample.shape:
+                self.rows.lose(plan.rows[plan.sample != 0])
+            raise
+
+    def _open_and_close(self, plan: StepPlan) -> None:
+        for row in plan.closes:
+            self.rows.close(row)
+        fault = None
+        for opened in plan.opens:
+            try:
+                self.rows.open(opened)
+            except PlanError as error:
+                fault = error
+        if fault is not None:
+            raise fault
+
+    def _run(self, plan: StepPlan, masks: Callable[[], StepMasks]) -> StepResult:
+        started = perf_counter()
+        layout = lay_out(plan, self.rows, self.limits)
+        hidden = self._forward(plan, layout)
+        scores = [self._score(hidden, layout, spec) for spec in plan.scores]
+        if not layout.sampled.size:
+            return _answer(plan, scores=scores, forward_s=perf_counter() - started)
+
+        logits = self._model.logits(hidden[torch.from_numpy(layout.ends[layout.sampled] - 1).to(hidden.device)])
+        forwarded = perf_counter()
+
+        rows = layout.rows[layout.sampled]
+        positions = plan.positions[layout.ends[layout.sampled] - 1].astype(np.int64) + 1
+        asked = self.rows.logprobs[rows]
+        wants = np.flatnonzero(asked >= 0)
+        own, top_ids, top_logprobs = self._own_logprobs(logits, wants, int(asked.max(initial=0)))
+        self._adjust(logits, rows, positions)
+        prepared = perf_counter()
+
+        mask_wait_s = 0.0
+        if layout.masked.size:
+            bitmask = masks().bitmask
+            mask_wait_s = perf_counter() - prepared
+            if bitmask.ndim != 2 or len(bitmask) != len(layout.masked) or bitmask.dtype != np.int32:
+                raise PlanError("the token masks do not fit the step's masked rows")
+            adjust.apply_bitmask(logits, layout.masked, bitmask)
+
+        tokens = sample(logits, self.rows.draw(rows, positions))
+        tokens[torch.from_numpy(layout.lost[layout.sampled]).to(tokens.device)] = -1
+        on_host = self.rows.sampled(rows, tokens)
+        chosen = np.zeros(len(rows), np.float32)
+        if own is not None:
+            picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
+            chosen[wants] = own.gather(1, picked[:, None])[:, 0].cpu().numpy()
+        return _answer(
+            plan,
+            tokens=on_host,
+            logprobs=chosen,
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
+            scores=scores,
+            forward_s=forwarded - started,
+            mask_wait_s=mask_wait_s,
+            sample_s=perf_counter() - forwarded - mask_wait_s,
+        )
+
+    def _forward(self, plan: StepPlan, layout: Layout) -> torch.Tensor:
+        """[T, hidden]: what the model makes of the step's new tokens."""
+        device = self._model.device
+        tokens = torch.from_numpy(plan.tokens.astype(np.int64)).to(device)
+        if layout.filled.size:
+            last = self.rows.last[torch.from_numpy(layout.filled_rows).to(device)]
+            tokens[torch.from_numpy(layout.filled).to(device)] = last.clamp(min=0)  # a lost row runs on token 0
+        return self._model.forward(
+            tokens,
+            torch.from_numpy(plan.positions.astype(np.int64)).to(device),
+            torch.from_numpy(plan.slots.astype(np.int64)).to(device),
+            self._kv,
+            AttentionLayout.from_plan(plan, device),
+        )
+
+    def _score(self, hidden: torch.Tensor, layout: Layout, spec: ScoreSpec) -> Score:
+        first = layout.starts_of(spec.row_index) + spec.first
+        wanted = hidden[first : first + len(spec.targets)]
+        return logprobs.score(self._model.logits, wanted, spec.targets, spec.top)
+
+    def _own_logprobs(
+        self, logits: torch.Tensor, wants: np.ndarray, most: int
+    ) -> tuple[torch.Tensor | None, np.ndarray, np.ndarray]:
+        """Log-probabilities float32[len(wants), V] of the rows that want any, and the `most` likely of all rows."""
+        count = len(logits)
+        top_ids, top_logprobs = np.zeros((count, most), np.int32), np.zeros((count, most), np.float32)
+        if not wants.size:
+            return None, top_ids, top_logprobs
+        part = logits if wants.size == count else logits[torch.from_numpy(wants).to(logits.device)]
+        own = logprobs.log_softmax(part)
+        top_ids[wants], top_logprobs[wants] = logprobs.top(part, own, most)
+        return own, top_ids, top_logprobs
+
+    def _adjust(self, logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray) -> None:
+        """All that changes logits but the token masks, in place."""
+        rules = self.rows.adjustments(rows, positions)
+        if rules is not None:
+            if rules.bias_rows.size:
+                adjust.add_bias(logits, rules.bias_rows, rules.bias_ids, rules.bias)
+            if rules.penalized.rows.size:
+                adjust.penalize(logits, rules.penalized)
+            if rules.forbidden_rows.size:
+                adjust.forbid(logits, rules.forbidden_rows, rules.forbidden_ids)
+        adjust.forbid_from(logits, self._vocabulary)
+
+
+def _answer(
+    plan: StepPlan,
+    *,
+    tokens: np.ndarray | None = None,
+    logprobs: np.ndarray | None = None,
+    top_ids: np.ndarray | None = None,
+    top_logprobs: np.ndarray | None = None,
+    scores: list[Score],
+    forward_s: float,
+    mask_wait_s: float = 0.0,
+    sample_s: float = 0.0,
+) -> StepResult:
+    return StepResult(
+        step=plan.step,
+        tokens=np.zeros(0, np.int32) if tokens is None else tokens,
+        logprobs=np.zeros(0, np.float32) if logprobs is None else logprobs,
+        top_ids=np.zeros((0, 0), np.int32) if top_ids is None else top_ids,
+        top_logprobs=np.zeros((0, 0), np.float32) if top_logprobs is None else top_logprobs,
+        scores=scores,
+        forward_s=forward_s,
+        mask_wait_s=mask_wait_s,
+        sample_s=sample_s,
+    )
