@@ -1,0 +1,67 @@
+"""What is already known of constraints: grammars by least recent use, refusals for a while."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from radixrt.errors import ConstraintError
+from radixrt.grammar.interface import Grammar
+from radixrt.params import Constraint
+
+
+class GrammarCache:
+    """Grammars, at most `max_entries` of at most `max_bytes` together; the newest is always kept."""
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._items: OrderedDict[Constraint, tuple[Grammar, int]] = OrderedDict()
+        self.total_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, constraint: Constraint) -> Grammar | None:
+        found = self._items.get(constraint)
+        if found is None:
+            return None
+        self._items.move_to_end(constraint)
+        return found[0]
+
+    def put(self, constraint: Constraint, grammar: Grammar, size: int) -> None:
+        """`size` is what the grammar holds in bytes, as far as is known."""
+        old = self._items.pop(constraint, None)
+        self.total_bytes += size - (old[1] if old else 0)
+        self._items[constraint] = (grammar, size)
+        while len(self._items) > 1 and (len(self._items) > self._max_entries or self.total_bytes > self._max_bytes):
+            self.total_bytes -= self._items.popitem(last=False)[1][1]
+
+
+class Refusals:
+    """Refused constraints, at most `max_entries`, each for `keep_s` seconds of `clock`."""
+
+    def __init__(self, max_entries: int, keep_s: float, clock: Callable[[], float]) -> None:
+        self._max_entries = max_entries
+        self._keep_s = keep_s
+        self._clock = clock
+        self._items: OrderedDict[Constraint, tuple[ConstraintError, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, constraint: Constraint) -> ConstraintError | None:
+        found = self._items.get(constraint)
+        if found is None:
+            return None
+        error, until = found
+        if self._clock() >= until:
+            del self._items[constraint]
+            return None
+        return ConstraintError(error.message, param=error.param, code=error.code)
+
+    def put(self, constraint: Constraint, error: ConstraintError) -> None:
+        self._items.pop(constraint, None)
+        self._items[constraint] = (error, self._clock() + self._keep_s)
+        while len(self._items) > self._max_entries:
+            self._items.popitem(last=False)

@@ -1,0 +1,111 @@
+"""Grammar text: which of the two notations it is, and what in it would not be enforced as it is meant.
+
+Lark as llguidance reads it (its docs/syntax.md), and GBNF as llama.cpp does (grammars/README.md), which llguidance's
+own converter turns into Lark. Grammars that would reach past the text are refused: special tokens, nested JSON schemas
+(they have their own kind of constraint and their own gate), sampling options in rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from radixrt.errors import ConstraintError
+from radixrt.grammar.limits import Limits
+from radixrt.grammar.patterns import check_pattern
+
+_GBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
+_LARK_TOKEN = re.compile(
+    r'(?P<string>"(?:[^"\\\n]|\\.)*"i?)|(?P<comment>//[^\n]*|\#[^\n]*)|(?P<regex>/(?:[^/\\\n]|\\.)+/[imslux]*)'
+    r"|(?P<special><[^>\s]*>)|(?P<directive>%[a-z]+)|(?P<reference>@\w+)|(?P<options>(?<=\w)\[[^\]]*\])"
+    r"|(?P<bounds>\{\s*\d*\s*,?\s*\d*\s*\}|~\s*\d+(?:\s*\.\.\s*\d+)?)|(?P<open>\()|(?P<close>\))|(?P<other>[\s\S])"
+)
+_GBNF_TOKEN = re.compile(
+    r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<comment>\#[^\n]*)|(?P<set>\[(?:[^\]\\]|\\.)*\])'
+    r"|(?P<bounds>\{[^}\n]*\})|(?P<open>\()|(?P<close>\))|(?P<other>[\s\S])"
+)
+_WIDE_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
+_RULE_OPTIONS = frozenset({"lazy", "suffix"})
+
+
+def is_gbnf(text: str) -> bool:
+    """GBNF where any line begins a rule with `name ::=`; else Lark."""
+    return _GBNF_RULE.search(text) is not None
+
+
+def check_lark(text: str, limits: Limits) -> str:
+    """The grammar as it was, after the checks; ConstraintError (param `grammar`) with a line number otherwise."""
+    for line, kind, token in _tokens(_LARK_TOKEN, text, limits):
+        if kind == "special":
+            raise _error(line, f"special tokens cannot be generated: {token}")
+        if kind == "reference":
+            raise _error(line, f"there is no other grammar to refer to: {token}")
+        if kind == "directive" and token == "%json":
+            raise _error(line, "%json is not enforced here: use a json_schema constraint")
+        if kind == "directive" and token == "%llguidance":
+            raise _error(line, "%llguidance options are not supported")
+        if kind == "regex":
+            check_pattern(
+                token[1 : token.rindex("/")].replace("\\/", "/"),
+                json_string=False,
+                max_depth=limits.max_depth,
+                max_repetition=limits.max_repetition,
+                param="grammar",
+                what=f"line {line}: regex",
+            )
+        if kind == "options":
+            for name in re.findall(r"[A-Za-z_]+(?=\s*(?:=|,|\]))", re.sub(r'"(?:[^"\\]|\\.)*"|/[^/]*/', "", token)):
+                if name not in _RULE_OPTIONS:
+                    raise _error(line, f"the rule option {name!r} is not supported")
+    return text
+
+
+def gbnf_to_lark(text: str, limits: Limits) -> str:
+    """GBNF as Lark; ConstraintError (param `grammar`) with the place of the fault."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark as convert
+
+    parts = []
+    for line, kind, token in _tokens(_GBNF_TOKEN, text, limits):
+        if kind == "set" and any(pair in token for pair in ("&&", "--", "~~")):
+            raise _error(line, f"a doubled &, - or ~ in {token} has another meaning here: write it once")
+        parts.append(_WIDE_ESCAPE.sub(_narrow, token) if kind in ("set", "string") else token)
+    try:
+        return convert("".join(parts))
+    except Exception as error:
+        raise ConstraintError(f"the GBNF grammar is malformed: {error}", param="grammar") from error
+
+
+def _narrow(match: re.Match[str]) -> str:
+    """An escape as the converter reads it rightly: it drops the leading zeros of \\u and \\U."""
+    digits = match[1] or match[2]
+    if digits is None:
+        return match[0]
+    code = int(digits, 16)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise ConstraintError(f"the grammar names {match[0]}, which is no character", param="grammar")
+    return chr(code)
+
+
+def _tokens(token: re.Pattern[str], text: str, limits: Limits) -> Iterator[tuple[int, str, str]]:
+    """(line, kind, text) of each token, with the limits on nesting and repetition checked on the way."""
+    line, depth = 1, 0
+    for match in token.finditer(text):
+        kind = match.lastgroup or "other"
+        if kind == "open":
+            depth += 1
+            if depth > limits.max_depth:
+                raise _error(line, f"parentheses nest more than {limits.max_depth} deep, which is the limit")
+        elif kind == "close":
+            depth -= 1
+        elif kind == "bounds":
+            largest = max((int(number) for number in re.findall(r"\d+", match[0])), default=0)
+            if largest > limits.max_repetition:
+                raise _error(line, f"a repetition of {largest}; the limit is {limits.max_repetition}")
+        yield line, kind, match[0]
+        line += match[0].count("\n")
+
+
+def _error(line: int, why: str) -> ConstraintError:
+    return ConstraintError(f"line {line} of the grammar: {why}", param="grammar")

@@ -1,0 +1,149 @@
+"""One worker process as its owner sees it: started, given a task at a time, watched, killed."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from radixrt.errors import ConstraintError
+from radixrt.grammar.limits import Limits
+from radixrt.grammar.memory import memory_message, resident_bytes
+from radixrt.grammar.wire import Answer, Frames, Setup, Task, pack, write_all
+from radixrt.params import Constraint
+
+START_TIMEOUT_S = 60.0
+WATCH_S = 0.05
+"""How often a busy worker's memory is looked at."""
+_ROOT = Path(__file__).parents[2]
+_OUT_OF_MEMORY = (b"memory allocation of", b"MemoryError", b"bad_alloc")
+
+
+class WorkerLost(Exception):
+    """The worker is gone: killed for the reason that `message` gives, or by itself. Never leaves the room."""
+
+    def __init__(self, message: str, *, by_task: bool = True) -> None:
+        super().__init__(message)
+        self.message = message
+        self.by_task = by_task
+        """False: it could not even start, which is not the constraint's doing."""
+
+
+class Child:
+    """A worker process. All methods are for one thread; `kill` may come from any."""
+
+    def __init__(self, tokenizer: IO[bytes], setup: Callable[[int], Setup], limits: Limits) -> None:
+        """Starts the process and returns at once; `ask` waits until it is ready.
+
+        `tokenizer` is a file that holds the tokenizer.json; the worker inherits its descriptor.
+        """
+        self._limits = limits
+        self._frames = Frames()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._ready = False
+        descriptor = tokenizer.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "radixrt.grammar.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=(descriptor,),
+            env=_environment(),
+            bufsize=0,
+        )
+        self.pid = self._process.pid
+        self._baseline = 0
+        self._send(pack(setup(descriptor)))
+
+    def ask(self, constraint: Constraint) -> Answer:
+        """The worker's answer. Raises WorkerLost after the worker passed a limit, crashed or was killed."""
+        self.wait_ready()
+        self._send(pack(Task(constraint=constraint)))
+        return self._answer(self._limits.compile_timeout_s, watch_memory=True)
+
+    def wait_ready(self) -> None:
+        """Wait until the worker can take a task; WorkerLost when it cannot start."""
+        if self._ready:
+            return
+        try:
+            answer = self._answer(START_TIMEOUT_S, watch_memory=False)
+        except WorkerLost as lost:
+            raise WorkerLost(f"the compile worker cannot start: {lost.message}", by_task=False) from lost
+        if answer.error is not None:
+            raise WorkerLost(f"the compile worker cannot start: {answer.error.message}", by_task=False)
+        self._ready = True
+        self._baseline = resident_bytes(self.pid)
+
+    @property
+    def is_bloated(self) -> bool:
+        """Past work left so much memory behind that a fresh worker is better."""
+        return resident_bytes(self.pid) - self._baseline > self._limits.compile_memory_bytes // 4
+
+    def kill(self) -> None:
+        """End the process now; an `ask` that waits raises WorkerLost."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill, wait until it is gone, release its pipes."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            if pipe is not None:
+                pipe.close()
+
+    def _send(self, data: bytes) -> None:
+        pipe = self._process.stdin
+        if pipe is None:
+            raise WorkerLost("the compile worker has no stdin", by_task=False)
+        try:
+            write_all(pipe.fileno(), data)
+        except OSError:
+            raise WorkerLost(self._obituary(), by_task=False) from None
+
+    def _answer(self, timeout_s: float, *, watch_memory: bool) -> Answer:
+        pipe = self._process.stdout
+        if pipe is None:
+            raise WorkerLost("the compile worker has no stdout", by_task=False)
+        deadline = time.monotonic() + timeout_s
+        while (answer := self._frames.next(Answer)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.kill()
+                raise WorkerLost(f"compiling the constraint takes more than {timeout_s:g} s, which is the limit")
+            if select.select([pipe], [], [], min(left, WATCH_S))[0]:
+                data = os.read(pipe.fileno(), 65536)
+                if not data:
+                    raise WorkerLost(self._obituary())
+                self._frames.feed(data)
+            elif watch_memory and resident_bytes(self.pid) - self._baseline > self._limits.compile_memory_bytes:
+                self.kill()
+                raise WorkerLost(memory_message(self._limits.compile_memory_bytes))
+        return answer
+
+    def _obituary(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        tail = self._errors.read()[-4096:]
+        if any(words in tail for words in _OUT_OF_MEMORY):
+            return memory_message(self._limits.compile_memory_bytes)
+        return f"compiling the constraint crashed the compile worker (exit code {code})"
+
+
+def refusal(lost: WorkerLost, constraint: Constraint) -> ConstraintError:
+    """The error of the constraint whose worker was lost."""
+    if lost.by_task:
+        return ConstraintError(lost.message, param=constraint.kind, code="constraint_too_expensive")
+    return ConstraintError(lost.message, param=constraint.kind, code="compile_worker_failed")
+
+
+def _environment() -> dict[str, str]:
+    """The worker finds the same radixrt, uses one thread, and needs no cwd."""
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    threads = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"), "1")
+    return {**os.environ, **threads, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,260 @@
+"""The gate in front of the JSON Schema compiler: a schema is well formed and enforced whole, or refused with a pointer.
+
+Three passes over the document, each over plain dictionaries:
+1. every subschema, reachable or not: are the keywords' values of the right kind, within the limits, and such that the
+   back end enforces them exactly (`_Checker`);
+2. `$ref` and the in-place applicators: no value may have to be judged for ever, and a finite instance must exist
+   (`recursion.py`);
+3. every subschema that judges a value: no keyword that cannot be enforced.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn, TypeAlias
+
+from radixrt.errors import ConstraintError
+from radixrt.grammar import keywords as kw
+from radixrt.grammar.limits import Limits
+from radixrt.grammar.patterns import check_pattern, is_writable
+from radixrt.grammar.recursion import check_recursion
+from radixrt.grammar.schema_text import parse
+from radixrt.grammar.schema_tree import Node, Tree, pointer
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_EXACT = 2**53
+"""Integers up to here are exact as doubles, which is what the back end computes bounds in."""
+_INT64 = 2**63
+
+
+def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> str:
+    """The schema text for the back end, after all checks (a schema `true` is written `{}`).
+
+    Raises ConstraintError; its `param` is a JSON pointer (RFC 6901) into the schema, or `param` where it is about the
+    whole.
+    """
+    schema = parse(source, max_depth=limits.max_depth, param=param)
+    if schema is False:
+        raise ConstraintError("the schema is false: nothing can satisfy it", param=param)
+    if schema is not True and not isinstance(schema, dict):
+        raise ConstraintError("a schema must be an object (or true)", param=param)
+    if schema is True:
+        return "{}"
+    tree = Tree(schema)
+    checker = _Checker(limits)
+    for node in tree.nodes:
+        checker.check(node)
+    check_recursion(tree)
+    for node in tree.judging():
+        _check_refused(node)
+    return source
+
+
+def locate(source: str, message: str, limits: Limits) -> str | None:
+    """JSON pointer of the keyword that a back end's refusal is about, as far as its words tell."""
+    schema = parse(source, max_depth=limits.max_depth, param="json_schema")
+    if not isinstance(schema, dict):
+        return None
+    tree = Tree(schema)
+    if message.startswith("Unimplemented keys"):
+        return _first_place(tree.nodes, re.findall(r'"([^"]+)"', message))
+    return next((_first_place(tree.judging(), names) for words, names in kw.LOCATE if words in message), None)
+
+
+def _first_place(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
+    places = (
+        pointer((*n.path, name)) for n in nodes if isinstance(n.schema, dict) for name in names if name in n.schema
+    )
+    return next(places, None)
+
+
+def _check_refused(node: Node) -> None:
+    for name in node.schema:
+        if name in kw.REFUSED:
+            raise ConstraintError(
+                f"the keyword {name!r} cannot be enforced: {kw.REFUSED[name]}", param=pointer((*node.path, name))
+            )
+    form = node.schema.get("format")
+    if form is not None and form not in kw.FORMATS and "string" in node.types:
+        raise ConstraintError(
+            f"the format {form!r} cannot be enforced: leave it out, or write it as a pattern",
+            param=pointer((*node.path, "format")),
+        )
+
+
+class _Checker:
+    """Pass 1: the values of keywords, one schema at a time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def check(self, node: Node) -> None:
+        schema, path = node.schema, node.path
+        if not isinstance(schema, dict):
+            if not isinstance(schema, bool):
+                _refuse(path, f"must be a schema (an object or a boolean), but is {_short(schema)}")
+            return
+        for name, value in schema.items():
+            self._keyword(node, name, value, (*path, name))
+        for low, high, kind in kw.PAIRS:
+            if node.types == {kind} and schema.get(low, 0) > schema.get(high, math.inf):
+                _refuse((*path, low), f"{low} is above {high}: nothing can satisfy it")
+        self._min_properties(node)
+
+    def _keyword(self, node: Node, name: str, value: Any, path: Path) -> None:
+        if name == "x-guidance":
+            _refuse(path, "the keyword 'x-guidance' would change how the schema is enforced")
+        elif name == "type":
+            self._type(value, path)
+        elif name == "enum":
+            self._enum(value, path)
+        elif name == "const":
+            _check_constant(value, path)
+        elif name == "required":
+            self._required(value, path)
+        elif name in kw.COUNTS:
+            self._count(name, value, path)
+        elif name in kw.BOUNDS:
+            _check_bound(node, name, value, path)
+        elif name == "multipleOf":
+            self._multiple(value, path)
+        elif name in kw.STRINGS:
+            if not isinstance(value, str):
+                _refuse(path, f"{name} must be a string, but is {_short(value)}")
+            if name == "pattern":
+                self._pattern(value, path)
+        elif name in kw.SCHEMA_LIST:
+            if not isinstance(value, list) or not value:
+                _refuse(path, f"{name} must be a list of schemas, not empty, but is {_short(value)}")
+        elif name in kw.SCHEMA_MAP or name == "dependencies":
+            self._map(name, value, path)
+
+    def _type(self, value: Any, path: Path) -> None:
+        names = value if isinstance(value, list) else [value]
+        if not names:
+            _refuse(path, "type must name at least one type")
+        for i, one in enumerate(names):
+            if not isinstance(one, str) or one not in kw.TYPES:
+                place = (*path, i) if isinstance(value, list) else path
+                _refuse(place, f"{_short(one)} is not a type; the types are {', '.join(sorted(kw.TYPES))}")
+
+    def _enum(self, value: Any, path: Path) -> None:
+        if not isinstance(value, list) or not value:
+            _refuse(path, f"enum must be a list of values, not empty, but is {_short(value)}")
+        if len(value) > self.limits.max_choices:
+            _refuse(path, f"enum holds {len(value)} values; the limit is {self.limits.max_choices}")
+        for i, one in enumerate(value):
+            _check_constant(one, (*path, i))
+
+    def _required(self, value: Any, path: Path) -> None:
+        if not isinstance(value, list):
+            _refuse(path, f"required must be a list of property names, but is {_short(value)}")
+        for i, one in enumerate(value):
+            if not isinstance(one, str):
+                _refuse((*path, i), f"required must hold property names, but holds {_short(one)}")
+        if len(value) > self.limits.max_properties:
+            _refuse(path, f"required names {len(value)} properties; the limit is {self.limits.max_properties}")
+
+    def _count(self, name: str, value: Any, path: Path) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            _refuse(path, f"{name} must be an integer of 0 or more, written without a point, but is {_short(value)}")
+        limit = self.limits.max_minimum_count if name.startswith("min") else 2**31 - 1
+        if value > limit:
+            _refuse(path, f"{name} is {value}; the limit is {limit}")
+
+    def _multiple(self, value: Any, path: Path) -> None:
+        if not _is_number(value) or value <= 0:
+            _refuse(path, f"multipleOf must be a number above 0, but is {_short(value)}")
+        number = Decimal(repr(value)).normalize()
+        places = max(0, -int(number.as_tuple().exponent))
+        if number.scaleb(places) > self.limits.max_multiple_of:
+            _refuse(path, f"multipleOf is {value}; without its point it must be at most {self.limits.max_multiple_of}")
+
+    def _pattern(self, value: str, path: Path) -> None:
+        check_pattern(
+            value,
+            json_string=True,
+            max_depth=self.limits.max_depth,
+            max_repetition=self.limits.max_repetition,
+            param=pointer(path),
+            what="pattern",
+        )
+
+    def _map(self, name: str, value: Any, path: Path) -> None:
+        if not isinstance(value, dict):
+            _refuse(path, f"{name} must be an object, but is {_short(value)}")
+        if name == "properties" and len(value) > self.limits.max_properties:
+            _refuse(path, f"properties holds {len(value)} properties; the limit is {self.limits.max_properties}")
+        if name == "patternProperties":
+            for key in value:
+                self._pattern(key, (*path, key))
+
+    def _min_properties(self, node: Node) -> None:
+        """A key beyond the declared ones may be repeated in the text, so it can count once only."""
+        schema = node.schema
+        least = schema.get("minProperties", 0)
+        known = {*schema.get("required", ()), *schema.get("properties", ())}
+        closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+        if least > len(known) + 1 and not closed and "object" in node.types:
+            _refuse(
+                (*node.path, "minProperties"),
+                "minProperties above the number of declared properties and one cannot be enforced: "
+                "undeclared keys may repeat",
+            )
+
+
+def _check_bound(node: Node, name: str, value: Any, path: Path) -> None:
+    if isinstance(value, bool) and name.startswith("exclusive"):
+        return  # draft 4
+    if not _is_number(value):
+        _refuse(path, f"{name} must be a number, but is {_short(value)}")
+    exclusive = name.startswith("exclusive")
+    lower = name.endswith("inimum")
+    outward = value < 0 if lower else value > 0
+    if abs(value) < _EXACT:
+        return
+    if "number" not in node.types and abs(value) >= _INT64 - 1 and outward and not exclusive:
+        return  # beyond what is ever written for an integer
+    if exclusive or abs(value) >= _INT64 or (isinstance(value, int) and int(float(value)) != value):
+        _refuse(path, f"{name} is {value}: a bound so large cannot be enforced exactly")
+
+
+def _check_constant(value: Any, path: Path) -> None:
+    """Only values that the back end writes exactly as they are."""
+    for place, one in _parts(value, path):
+        if isinstance(one, str) and not is_writable(one):
+            _refuse(place, "this string holds a control character that cannot be generated")
+        if isinstance(one, int) and not isinstance(one, bool):
+            try:
+                exact = int(float(one)) == one
+            except OverflowError:
+                exact = False
+            if not exact:
+                _refuse(place, f"the number {one} is too large to be enforced exactly")
+
+
+def _parts(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    yield path, value
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _parts(inner, (*path, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _parts(inner, (*path, i))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise ConstraintError(why, param=pointer(path))
