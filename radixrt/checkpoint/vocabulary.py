@@ -65,11 +65,23 @@ class Vocabulary:
             out[index] = text.encode()
         return out
 
+    @cached_property
+    def missing_bytes(self) -> frozenset[int]:
+        """Bytes that no token spells: `encode` leaves them out, as the model's own tokenizer and llama.cpp do.
+
+        SmolLM2 lacks six control characters and 0xF1, 0xF2 (which begin characters of planes 4 to 11) beside the bytes
+        that UTF-8 never holds. A sentencepiece vocabulary without byte tokens answers with its unknown token instead.
+        """
+        if not self._style.byte_level:
+            return frozenset()
+        single = {piece[0] for index, piece in enumerate(self._bytes) if len(piece) == 1 and index not in self._added}
+        return frozenset(range(256)) - single
+
     def encode(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]:
         """Token ids of `text`; `add_bos` puts the BOS token in front where there is one.
 
         Without `allow_special`, text that spells a special token is encoded as ordinary text. Lone surrogates (which no
-        UTF-8 text holds) become U+FFFD.
+        UTF-8 text holds) become U+FFFD; bytes that the vocabulary cannot spell (`missing_bytes`) are left out.
         """
         tokenizer = self._whole if allow_special else self._ordinary
         try:
