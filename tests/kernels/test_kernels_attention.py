@@ -1,0 +1,109 @@
+"""Both implementations of tree attention against a float64 reference, on random trees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernels_trees import Tree, expected, inputs, trees
+
+from radixrt import kernels
+from radixrt.kernels.cpu import pieces
+
+LONG_RUN = 24
+"""Runs count as long from here in these tests, so that small pools hold some."""
+
+# Inputs are standard normal: outputs are of size about 1 / sqrt(keys read). float32: the promise of 1e-5. bfloat16: two
+# roundings (of the weights or of a partial result, and of the output), each at most 2^-9 of a value that may reach 4.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.03}
+SHAPES = [(9, 3, 16), (4, 4, 8), (4, 1, 32)]
+
+
+@pytest.fixture(autouse=True)
+def _short_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "LONG_RUN", LONG_RUN)
+    monkeypatch.setattr(pieces, "BUCKET_COST", 20)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    tree=trees(LONG_RUN),
+    shape=st.sampled_from(SHAPES),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    window=st.sampled_from([None, None, 1, 4, 40]),
+    seed=st.integers(0, 2**31),
+)
+def test_matches_float64(
+    tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int
+) -> None:
+    x = inputs(tree, *shape, dtype, seed)
+    scale = shape[2] ** -0.5
+    truth = expected(tree, x, scale, window)
+    for reference in (False, True):
+        ops = kernels.select("cpu", reference=reference)
+        with torch.inference_mode():
+            out = ops.tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), scale, window)
+        assert out.dtype == dtype and out.shape == x.q.shape
+        # NaN anywhere (a slot that nobody may read) fails this too.
+        assert float((out.double() - truth).abs().max()) < TOLERANCE[dtype]
+
+
+def one_row(new: int, context: int, num_slots: int) -> Tree:
+    slots = np.arange(context)
+    return Tree([new], [np.arange(context, context + new)], [slots], [slots], [], num_slots)
+
+
+def test_float32_stays_exact_over_long_contexts() -> None:
+    tree = one_row(3, 3000, 3010)
+    x = inputs(tree, 6, 2, 64, torch.float32, 0)
+    out = kernels.select("cpu").tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 0.125)
+    assert float((out.double() - expected(tree, x, 0.125, None)).abs().max()) < 1e-5
+
+
+def test_large_scores_do_not_overflow() -> None:
+    """Partial results whose log-sum-exps lie hundreds apart merge without inf or NaN."""
+    tree = one_row(4, 70, 80)
+    x = inputs(tree, 4, 2, 16, torch.float32, 1)
+    x.keys[:, :30] *= 300
+    out = kernels.select("cpu").tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 1.0)
+    assert float((out.double() - expected(tree, x, 1.0, None)).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_layers_work_on_the_layout_is_done_once(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from radixrt.kernels.cpu import attention
+
+    calls = []
+    monkeypatch.setattr(attention, "cut", lambda *args: calls.append(args) or pieces.cut(*args))
+    tree = one_row(2, 9, 20)
+    layout = tree.layout()
+    for seed in range(3):
+        x = inputs(tree, 4, 2, 16, torch.float32, seed)
+        out = kernels.select("cpu").tree_attention(x.q, x.k, x.v, x.keys, x.values, layout, 0.25, window)
+        assert float((out.double() - expected(tree, x, 0.25, window)).abs().max()) < 1e-5
+    assert len(calls) == 1
+
+
+def test_a_single_decode_row_over_one_run_is_one_slice() -> None:
+    """No gather and no merge: the cost is that of plain attention."""
+    cut = pieces.cut(one_row(1, 200, 300).layout(), pieces.Pool(3, 300, torch.float32), None)
+    assert list(cut.own) == [pieces.Stack(0, 1, slice(0, 201))] and not cut.shared
+
+
+def test_buckets_bound_padding() -> None:
+    """Rows of 3 and of 20 slots do not share a batch; each token is in exactly one own piece."""
+    lens = [3, 20, 3, 20, 4, 19]
+    private, new_slots, at = [], [], 0
+    for n in lens:
+        private.append(np.arange(at, at + n - 1))
+        new_slots.append(np.array([at + 70]))
+        at += n + 1
+    tree = Tree([1] * 6, new_slots, private, private, [], 200)
+    own = pieces.cut(tree.layout(), pieces.Pool(2, 200, torch.float32), None).own
+    assert all(isinstance(piece, pieces.Batch) for piece in own)
+    padded = sum(len(piece.index) for piece in own if isinstance(piece, pieces.Batch)) // 2
+    assert padded - sum(lens) <= 20 * len(own)
+    tokens = np.concatenate([np.arange(6)[piece.tokens] for piece in own if isinstance(piece, pieces.Batch)])
+    assert sorted(tokens.tolist()) == list(range(6))
