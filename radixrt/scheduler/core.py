@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from radixrt.cache import PrefixCache, SlotError
 from radixrt.errors import GenerationFailed, Overloaded, RadixrtError
-from radixrt.grammar import Grammar, Matcher
+from radixrt.grammar import Grammar
 from radixrt.messages import (
     Enqueue,
     FromScheduler,
@@ -116,7 +115,7 @@ class Scheduler:
                 continue
             request.grammar = answer
             for row in request.rows:
-                row.matcher = answer.matcher()
+                row.matcher = answer.matcher(request.sampling.stop_token_ids)
             self.rows.waiting.extend(request.rows)
 
     def cancel(self, request_id: int) -> None:
@@ -234,23 +233,12 @@ class Scheduler:
             row = step.rows[index].row
             if row.matcher is not None:
                 try:
-                    self._fill(row, row.matcher, bitmask, line)
+                    row.matcher.fill(bitmask, line)
                 except RadixrtError as error:
                     bitmask[line] = -1
                     self._fail(row.request, error)
         self.stats.mask_s += time.perf_counter() - begun
         return StepMasks(step=step.plan.step, bitmask=bitmask)
-
-    def _fill(self, row: Row, matcher: Matcher, bitmask: NDArray[np.int32], line: int) -> None:
-        """The grammar's mask; the request's own stop tokens are possible exactly where an end is."""
-        matcher.fill(bitmask, line)
-        for token in row.request.sampling.stop_token_ids:
-            if token < self.limits.vocab_size and token not in self.limits.eos_token_ids:
-                bit = np.int32(np.uint32(1 << (token % 32)).astype(np.int32))
-                if matcher.may_stop:
-                    bitmask[line, token // 32] |= bit
-                else:
-                    bitmask[line, token // 32] &= ~bit
 
     def settle(self, result: StepResult) -> None:
         """Take in a step's result: tokens to their rows, scores to their requests, ends where they are."""
@@ -343,7 +331,9 @@ class Scheduler:
         """The runner could not compute a step: all that runs may have read from it, so all of it fails and the tree
         is emptied; waiting requests go on."""
         log.error("step %d failed: %s", failed.step, failed.message)
-        self.steps.popleft()
+        step = self.steps.popleft()
+        if all(item.row.state is State.FINISHED for item in step.rows):
+            return  # planned before its rows had failed
         for row in list(self.rows.running):
             self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
         self.cache.tree.clear()

@@ -148,7 +148,7 @@ class SchedulerProcess:
         if isinstance(message, Enqueue):
             try:
                 self._scheduler.enqueue(message)
-            except Exception:  # noqa: BLE001  # whatever it is, it must not take the others along
+            except Exception:  # whatever it is, it must not take the others along
                 log.exception("request %d could not be queued", message.request_id)
                 self._scheduler.cancel(message.request_id)
                 error = GenerationFailed("the request could not be queued: see the server's log")

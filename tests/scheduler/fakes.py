@@ -1,0 +1,334 @@
+"""A runner without a model, for whole-scheduler tests.
+
+Its KV memory holds what was written: (position, token). A row's next token is a function of the tokens that the plan
+lets it read, so a slot that is wrong anywhere (freed too early, shared wrongly, evicted, written twice) changes the
+output; and every read must cover the positions 0..p exactly once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from radixrt.cache import PrefixCache
+from radixrt.errors import RadixrtError
+from radixrt.messages import Enqueue, RowOpen, Score, StepMasks, StepPlan, StepResult
+from radixrt.params import Constraint, SamplingParams
+from radixrt.scheduler.core import Scheduler
+from radixrt.scheduler.policy import make_policy
+from radixrt.scheduler.requests import Limits
+from radixrt.scheduler.rows import RowTable
+
+VOCAB = 64
+EOS = 0
+WORDS = VOCAB // 32
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def next_token(context: tuple[int, ...], seed: int, allowed: list[int] | None = None) -> int:
+    """The fake model: a token that depends on the whole context, on the row's seed and on nothing else."""
+    digest = hashlib.blake2b(repr((context, seed)).encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "little")
+    choices = list(range(VOCAB)) if allowed is None else sorted(allowed)
+    return choices[number % len(choices)]
+
+
+def logprob(context: tuple[int, ...], token: int) -> float:
+    return -1.0 - (hash((context, token)) % 1000) / 1000.0
+
+
+class EvenGrammar:
+    """Allows even tokens only; may stop after `length` tokens and must stop after twice as many."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def matcher(self, end_ids: Sequence[int] = ()) -> EvenMatcher:
+        return EvenMatcher(self.length, end_ids=(EOS, *end_ids))
+
+
+class EvenMatcher:
+    def __init__(self, length: int, seen: int = 0, end_ids: Sequence[int] = (EOS,)) -> None:
+        self.length = length
+        self.seen = seen
+        self.end_ids = end_ids
+
+    @property
+    def may_stop(self) -> bool:
+        return self.seen >= self.length
+
+    @property
+    def must_stop(self) -> bool:
+        return self.seen >= 2 * self.length
+
+    def allowed(self) -> list[int]:
+        return [t for t in range(2, VOCAB, 2) if t not in self.end_ids] + (list(self.end_ids) if self.may_stop else [])
+
+    def fill(self, bitmask: np.ndarray, row: int) -> None:
+        bitmask[row] = 0
+        for token in self.allowed():
+            bitmask.view(np.uint32)[row, token // 32] |= np.uint32(1 << (token % 32))
+
+    def accept(self, token: int) -> None:
+        assert token in self.allowed()
+        self.seen += 1
+
+    def rollback(self, count: int) -> None:
+        self.seen -= count
+
+    def fork(self) -> EvenMatcher:
+        return EvenMatcher(self.length, self.seen, self.end_ids)
+
+    def forced(self) -> list[int]:
+        return []
+
+
+class FakeCompiler:
+    """Answers at once, or only after `release` for constraints whose value starts with "slow"."""
+
+    def __init__(self) -> None:
+        self.released: set[str] = set()
+
+    def request(self, constraint: Constraint) -> EvenGrammar | RadixrtError | None:
+        if constraint.value.startswith("slow") and constraint.value not in self.released:
+            return None
+        if constraint.value.startswith("bad"):
+            return RadixrtError("this constraint is bad")
+        return EvenGrammar(int(constraint.value.split()[-1]))
+
+
+@dataclass
+class FakeRunner:
+    """Executes plans in order against a memory of (position, token) by slot."""
+
+    memory: dict[int, tuple[int, int]] = field(default_factory=dict)
+    rows: dict[int, RowOpen] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+    plans: deque[StepPlan] = field(default_factory=deque)
+    masks: dict[int, StepMasks] = field(default_factory=dict)
+    computed: int = 0
+    widest_span: int = 0
+
+    def can_run(self) -> bool:
+        return bool(self.plans) and (not self.plans[0].masked.size or self.plans[0].step in self.masks)
+
+    def run(self) -> StepResult:
+        plan = self.plans.popleft()
+        masks = self.masks.pop(plan.step, None)
+        self._open_and_close(plan)
+        starts = np.concatenate([[0], np.cumsum(plan.new_lens)])
+        private = np.concatenate([[0], np.cumsum(plan.private_lens)])
+        assert starts[-1] == plan.tokens.size == plan.positions.size == plan.slots.size
+        assert len(set(plan.slots.tolist())) == plan.slots.size, "a slot is written twice in one step"
+        assert len(set(plan.rows.tolist())) == plan.rows.size
+        for i, row in enumerate(plan.rows.tolist()):
+            for at in range(starts[i], starts[i + 1]):
+                token = int(plan.tokens[at])
+                self.memory[int(plan.slots[at])] = (
+                    int(plan.positions[at]),
+                    token if token >= 0 else self.last.get(row, 0),
+                )
+        self.computed += plan.tokens.size
+        tokens, scores = [], []
+        specs = {spec.row_index: spec for spec in plan.scores}
+        masked = {int(index): line for line, index in enumerate(plan.masked)}
+        for i, row in enumerate(plan.rows.tolist()):
+            read = [int(s) for s in plan.private_slots[private[i] : private[i + 1]]]
+            for offset, length, first, end in plan.spans.tolist():
+                if first <= i < end:
+                    read.extend(plan.span_slots[offset : offset + length].tolist())
+                    self.widest_span = max(self.widest_span, end - first)
+            context = self._context(read, int(plan.positions[starts[i]]))
+            new = [self.memory[int(s)][1] for s in plan.slots[starts[i] : starts[i + 1]]]
+            assert [self.memory[int(s)][0] for s in plan.slots[starts[i] : starts[i + 1]]] == list(
+                range(len(context), len(context) + len(new))
+            )
+            if i in specs:
+                spec = specs[i]
+                values = []
+                for k, target in enumerate(spec.targets.tolist()):
+                    before = (*context, *new[: spec.first + k + 1])
+                    values.append(logprob(before, target))
+                nothing = np.zeros((len(values), spec.top), np.int32)
+                scores.append(
+                    Score(
+                        logprobs=np.array(values, np.float32),
+                        top_ids=nothing,
+                        top_logprobs=nothing.astype(np.float32),
+                    )
+                )
+            if plan.sample[i]:
+                allowed = None
+                if i in masked:
+                    words = masks.bitmask[masked[i]].view(np.uint32)
+                    allowed = [t for t in range(VOCAB) if words[t // 32] >> (t % 32) & 1]
+                token = next_token((*context, *new), self.rows[row].seed, allowed)
+                tokens.append(token)
+                self.last[row] = token
+        count = len(tokens)
+        return StepResult(
+            step=plan.step,
+            tokens=np.array(tokens, dtype=np.int32),
+            logprobs=np.zeros(count, np.float32),
+            top_ids=np.zeros((count, 0), np.int32),
+            top_logprobs=np.zeros((count, 0), np.float32),
+            scores=scores,
+            forward_s=0.0,
+            mask_wait_s=0.0,
+            sample_s=0.0,
+        )
+
+    def fail(self) -> int:
+        """The next step raises; its number."""
+        plan = self.plans.popleft()
+        self._open_and_close(plan)
+        return plan.step
+
+    def _open_and_close(self, plan: StepPlan) -> None:
+        for row in plan.closes:
+            del self.rows[row]
+            self.last.pop(row, None)
+        for spec in plan.opens:
+            assert spec.row not in self.rows, "a row id is open twice"
+            self.rows[spec.row] = spec
+
+    def _context(self, slots: list[int], length: int) -> tuple[int, ...]:
+        pairs = sorted(self.memory[slot] for slot in slots)
+        assert [position for position, _ in pairs] == list(range(length)), "a row reads exactly the positions before it"
+        return tuple(token for _, token in pairs)
+
+
+def make_scheduler(kv_tokens: int, clock: Clock | None = None, **overrides: object) -> Scheduler:
+    policy = str(overrides.pop("policy", "lpm"))
+    max_wait_s = float(overrides.pop("max_wait_s", 10.0))  # type: ignore[arg-type]
+    prefix_cache = bool(overrides.pop("prefix_cache", True))
+    limits = Limits(
+        **{  # type: ignore[arg-type]
+            "context_length": 10_000,
+            "vocab_size": VOCAB,
+            "eos_token_ids": (EOS,),
+            "max_num_seqs": 16,
+            "max_num_batched_tokens": 64,
+            **overrides,
+        }
+    )
+    clock = clock or Clock()
+    return Scheduler(
+        rows=RowTable(PrefixCache(kv_tokens, clock=clock), limits),
+        policy=make_policy(policy, max_wait_s),
+        limits=limits,
+        compiler=FakeCompiler(),
+        clock=clock,
+        prefix_cache=prefix_cache,
+        check=True,
+    )
+
+
+class Rig:
+    """A scheduler, a fake runner and what the client has been told."""
+
+    def __init__(self, kv_tokens: int, **overrides: object) -> None:
+        self.clock = Clock()
+        self.scheduler = make_scheduler(kv_tokens, self.clock, **overrides)
+        self.runner = FakeRunner()
+        self.texts: dict[tuple[int, int], list[int]] = {}
+        self.reasons: dict[tuple[int, int], str] = {}
+        self.usage: dict[int, object] = {}
+        self.errors: dict[int, str] = {}
+        self.scores: dict[int, np.ndarray] = {}
+        self._numbers = 0
+
+    def submit(self, prompt: list[int], constraint: str | None = None, priority: int = 0, **sampling: object) -> int:
+        self._numbers += 1
+        self.scheduler.enqueue(
+            Enqueue(
+                request_id=self._numbers,
+                ids=np.array(prompt, dtype=np.int32),
+                sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
+                constraint=None if constraint is None else Constraint(kind="regex", value=constraint),
+                priority=priority,
+            )
+        )
+        self.collect()
+        return self._numbers
+
+    def advance(self) -> bool:
+        """Masks and plans go to the runner as in the process's loop; whether anything was sent."""
+        sent = False
+        while True:
+            masks = self.scheduler.masks()
+            if masks is not None:
+                self.runner.masks[masks.step] = masks
+            plan = self.scheduler.plan() if self.scheduler.can_plan else None
+            if plan is None:
+                break
+            self.runner.plans.append(plan)
+            sent = True
+        self.scheduler.flush()
+        self.collect()
+        return sent
+
+    def step(self) -> bool:
+        """One result; False when there is nothing to run."""
+        self.advance()
+        if not self.runner.can_run():
+            return False
+        self.scheduler.settle(self.runner.run())
+        self.clock.now += 0.01
+        self.advance()
+        return True
+
+    def run(self, steps: int = 100_000) -> None:
+        for _ in range(steps):
+            if not self.step():
+                return
+        raise AssertionError("the scheduler does not come to an end")
+
+    def collect(self) -> None:
+        for message in self.scheduler.outbox:
+            kind = type(message).__name__
+            if kind == "Rejected":
+                self.errors[message.request_id] = message.error.message
+            elif kind == "PromptScores":
+                assert message.request_id not in self.scores
+                self.scores[message.request_id] = message.logprobs
+            else:
+                for delta in message.items:
+                    key = (delta.request_id, delta.index)
+                    assert key not in self.reasons, "a token came after the end"
+                    self.texts.setdefault(key, []).extend(delta.ids)
+                    if delta.finish_reason:
+                        self.reasons[key] = delta.finish_reason
+                    if delta.usage is not None:
+                        self.usage[delta.request_id] = delta.usage
+        self.scheduler.outbox.clear()
+
+
+def expected(prompt: list[int], max_tokens: int, seed: int, constraint: str | None = None) -> tuple[list[int], str]:
+    """What a fresh engine gives this request: the fake model run on its own, without cache or batch."""
+    tokens = array("i", prompt)
+    matcher = EvenMatcher(int(constraint.split()[-1])) if constraint is not None else None
+    out: list[int] = []
+    while len(out) < max_tokens:
+        token = next_token(tuple(tokens), seed, matcher.allowed() if matcher else None)
+        if token == EOS:
+            return out, "stop"
+        if matcher:
+            matcher.accept(token)
+        out.append(token)
+        tokens.append(token)
+        if matcher and matcher.must_stop:
+            return out, "stop"
+    return out, "length"
