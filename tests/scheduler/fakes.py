@@ -191,9 +191,10 @@ class FakeRunner:
         )
 
     def fail(self) -> int:
-        """The next step raises; its number."""
+        """The next step raises, its slots hold nothing valid; its number."""
         plan = self.plans.popleft()
         self._open_and_close(plan)
+        self.memory.update({int(slot): (int(p), 0) for slot, p in zip(plan.slots, plan.positions, strict=True)})
         return plan.step
 
     def _open_and_close(self, plan: StepPlan) -> None:
