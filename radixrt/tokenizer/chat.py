@@ -130,10 +130,11 @@ class ChatTemplate:
     def _message(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
         """One message as the template sees it: developer is system, and arguments of tool calls are objects."""
         role = "system" if message["role"] == "developer" else message["role"]
-        rest = {key: value for key, value in message.items() if key != "role" and value is not None}
+        content = self._shield.guard(message.get("content") or "", mark, ends=True)
+        rest = {key: value for key, value in message.items() if key not in ("role", "content") and value is not None}
         if "tool_calls" in rest:
             rest["tool_calls"] = [self._tool_call(call) for call in rest["tool_calls"]]
-        return {"role": role, "content": "", **self._shield.guard_all(rest, mark)}
+        return {"role": role, "content": content, **self._shield.guard_all(rest, mark)}
 
     def _tool_call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call.get("function")

@@ -89,12 +89,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         self.spend(1)
         if operator == "*":
-            length = max((len(side) for side in (left, right) if isinstance(side, str | list | tuple)), default=0)
-            times = max((side for side in (left, right) if isinstance(side, int)), default=0)
-            if length and length * times > MAX_CHARS:
-                raise TemplateLimit("the chat template repeats a string too often")
-        elif operator == "**" and isinstance(right, int | float) and abs(right) > 64:
-            raise TemplateLimit("the chat template raises a number to too high a power")
+            _check_product(left, right)
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            if left.bit_length() * right > MAX_WIDTH:
+                raise TemplateLimit("the chat template raises a number to too high a power")
         elif operator == "%" and isinstance(left, str):
             _check_width((left,), "format")
         return _bounded(super().call_binop(context, operator, left, right))
@@ -150,6 +148,16 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) > MAX_STEPS:
         raise TemplateLimit("the chat template builds too long a list")
     return value
+
+
+def _check_product(left: Any, right: Any) -> None:
+    if isinstance(left, int) and isinstance(right, int):
+        size, limit = left.bit_length() + right.bit_length(), MAX_WIDTH
+    else:
+        length = max((len(side) for side in (left, right) if isinstance(side, str | list | tuple)), default=0)
+        size, limit = length * max((side for side in (left, right) if isinstance(side, int)), default=0), MAX_CHARS
+    if size > limit:
+        raise TemplateLimit("the chat template multiplies too often")
 
 
 def _check_width(args: Iterable[Any], name: str) -> None:

@@ -39,19 +39,26 @@ class Shield:
     def spellings(self) -> Iterable[str]:
         return self._special.keys()
 
-    def guard(self, text: str, mark: str) -> str:
-        """`text` with `mark` inside each special spelling, and at an end where one could be completed from outside."""
+    def guard(self, text: str, mark: str, *, ends: bool = False) -> str:
+        """`text` with `mark` inside each special spelling.
+
+        With `ends` also at an end where the template's own text beside it could complete a spelling. That changes
+        short, harmless strings too, so it is for contents, and not for what a template compares with its own words.
+        """
         places = [match.start() + 1 for match in self._anywhere.finditer(text)]
-        low = text[-self._longest :].lower()
-        if any(low[i:] in self._heads for i in range(len(low))):
-            places.append(len(text))
-        low = text[: self._longest].lower()
-        if any(low[:i] in self._tails for i in range(1, len(low) + 1)):
-            places.insert(0, 0)
+        if ends and text:
+            last = text[-self._longest :].lower()
+            if any(last[i:] in self._heads for i in range(len(last))):
+                places.append(len(text))
+            first = text[: self._longest].lower()
+            if any(first[:i] in self._tails for i in range(1, len(first) + 1)) or self._inside(first):
+                places.insert(0, 0)
         if not places:
             return text
-        cuts = [0, *places, len(text)]
-        return mark.join(text[a:b] for a, b in pairwise(cuts))
+        return mark.join(text[a:b] for a, b in pairwise([0, *places, len(text)]))
+
+    def _inside(self, text: str) -> bool:
+        return len(text) < self._longest and any(text in spelling.lower() for spelling in self._special)
 
     def guard_all(self, value: Any, mark: str) -> Any:
         """The same for every string, keys included, in nested lists and dicts; a copy."""
