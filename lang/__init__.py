@@ -1,0 +1,28 @@
+"""The language: programs that grow a text with `gen`, `select` and `fork` over any radixrt backend."""
+
+from radixrt.lang.constructors import assistant, gen, select, system, tool, user
+from radixrt.lang.errors import ProgramError, UnknownVariable
+from radixrt.lang.expressions import Expr
+from radixrt.lang.forks import Forks
+from radixrt.lang.program import Function, function, set_default_backend
+from radixrt.lang.state import ProgramState
+from radixrt.lang.variables import GenMeta, SelectMeta
+
+__all__ = [
+    "Expr",
+    "Forks",
+    "Function",
+    "GenMeta",
+    "ProgramError",
+    "ProgramState",
+    "SelectMeta",
+    "UnknownVariable",
+    "assistant",
+    "function",
+    "gen",
+    "select",
+    "set_default_backend",
+    "system",
+    "tool",
+    "user",
+]

@@ -1,0 +1,91 @@
+"""How `select` compares its options: pure functions over token ids and log-probabilities.
+
+For option i with tokens t_1..t_k after the prompt, l_j = log p(t_j | prompt, t_1..t_j-1), in float32 from the model:
+
+token_length_normalized              score = mean(l_1..l_k); the highest wins.
+greedy_token_selection               walk token by token as greedy decoding would among the options: at each position
+                                     the likeliest token stays, and with it all options that share it, until one is
+                                     left. An option that has ended stands there with its mean. The score that is
+                                     reported is the mean.
+unconditional_likelihood_normalized  score = mean(l_j - u_j), where u_j = log p(t_j | BOS, t_1..t_j-1): what the
+                                     prompt adds, so that an option that is likely anywhere gains nothing by it.
+
+The lower index wins a tie. The names are SGLang's. Two things differ from it: options that share tokens are compared
+by token id, so that rounding between rows cannot part them; and u_1 is counted, where SGLang takes it as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from radixrt.lang.expressions import ChoicesMethod
+
+Logprobs = Sequence[Sequence[float]]
+
+
+def split_options(
+    head: Sequence[int], joined: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The tokens that all options share with the text before them, and each option's own tokens after those.
+
+    `head` is the text before, tokenized alone; `joined` the same text with each option, tokenized together. Where an
+    option merges with the end of the text ("Answer: " + "Yes" may hold the token " Yes"), the shared part ends before
+    the merged token, for all options alike, so that each is scored as it would be written.
+    """
+    shared = len(head)
+    for ids in joined:
+        shared = min(shared, _common(head, ids))
+    return tuple(head[:shared]), [tuple(ids[shared:]) for ids in joined]
+
+
+def mean_scores(logprobs: Logprobs) -> tuple[float, ...]:
+    return tuple(fmean(row) for row in logprobs)
+
+
+def unconditional_scores(logprobs: Logprobs, unconditional: Logprobs) -> tuple[float, ...]:
+    return tuple(
+        fmean(a - b for a, b in zip(row, bare, strict=True)) for row, bare in zip(logprobs, unconditional, strict=True)
+    )
+
+
+def best(scores: Sequence[float]) -> int:
+    return max(range(len(scores)), key=lambda i: (scores[i], -i))
+
+
+def greedy(options: Sequence[Sequence[int]], logprobs: Logprobs) -> int:
+    """Index of the option that greedy decoding among the options arrives at."""
+    remaining = list(range(len(options)))
+    means = mean_scores(logprobs)
+    for position in range(max(len(ids) for ids in options)):
+        ended = {i for i in remaining if position >= len(options[i])}
+        value = {i: means[i] if i in ended else logprobs[i][position] for i in remaining}
+        winner = max(remaining, key=lambda i: (value[i], -i))
+        if winner in ended:
+            remaining = [i for i in remaining if i in ended and value[i] == value[winner]]
+        else:
+            token = options[winner][position]
+            remaining = [i for i in remaining if i not in ended and options[i][position] == token]
+        if len(remaining) == 1:
+            break
+    return remaining[0]
+
+
+def decide(
+    method: ChoicesMethod, options: Sequence[Sequence[int]], logprobs: Logprobs, unconditional: Logprobs | None
+) -> tuple[int, tuple[float, ...]]:
+    """Index of the winner, and each option's score. `unconditional` is needed by its method alone."""
+    if method == "unconditional_likelihood_normalized" and unconditional is not None:
+        scores = unconditional_scores(logprobs, unconditional)
+        return best(scores), scores
+    scores = mean_scores(logprobs)
+    return (greedy(options, logprobs) if method == "greedy_token_selection" else best(scores)), scores
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

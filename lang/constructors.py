@@ -1,0 +1,188 @@
+"""`gen`, `select` and the roles: every argument is checked here, where it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from radixrt.errors import InvalidRequest
+from radixrt.lang.expressions import ChoicesMethod, ExprLike, Gen, Role, RoleBlock, Select, as_expr
+from radixrt.lang.typed import codec_for
+from radixrt.params import Constraint, SamplingParams
+
+MAX_CHOICES = 1024
+
+
+def gen(
+    name: str | None = None,
+    *,
+    max_tokens: int | None = None,
+    min_tokens: int = 0,
+    n: int = 1,
+    stop: str | Sequence[str] = (),
+    stop_token_ids: Sequence[int] = (),
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
+    ignore_eos: bool = False,
+    seed: int | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    logprobs: int | None = None,
+    regex: str | None = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    type: Any = None,
+) -> Gen:
+    """Generate text here and keep it under `name`.
+
+    The sampling parameters are those of `SamplingParams`. At most one of `regex`, `json_schema`, `choices`, `grammar`
+    and `type` may be given; the text is held to it, whole. With `type` (int, float, bool, str, a Literal, an Enum, a
+    pydantic model, a dataclass or any other type that pydantic knows) the value that is read has that type; with the
+    others it is the text. With n > 1 the value is the list of the samples and the program goes on from the first.
+
+    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once.
+    """
+    fields = {
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "n": n,
+        "stop": (stop,) if isinstance(stop, str) else _strings("stop", stop),
+        "stop_token_ids": tuple(stop_token_ids),
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "repetition_penalty": repetition_penalty,
+        "ignore_eos": ignore_eos,
+        "seed": seed,
+        "logit_bias": dict(logit_bias or {}),
+        "logprobs": logprobs,
+    }
+    given = {
+        key: value
+        for key, value in {
+            "regex": regex, "json_schema": json_schema, "choices": choices, "grammar": grammar, "type": type,
+        }.items()
+        if value is not None
+    }  # fmt: skip
+    if len(given) > 1:
+        raise InvalidRequest(f"give at most one of {', '.join(given)}", param=next(iter(given)))
+    try:
+        sampling = msgspec.convert(fields, SamplingParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"gen: {error}") from error
+    codec = codec_for(type) if type is not None else None
+    constraint = codec.constraint if codec else _constraint(given)
+    if ignore_eos and constraint is not None:
+        raise InvalidRequest("ignore_eos cannot go with a constraint, whose end is an end token", param="ignore_eos")
+    return Gen(_name(name), sampling, constraint, codec)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] = (),
+    *,
+    choices_method: ChoicesMethod = "token_length_normalized",
+) -> Select:
+    """Choose the best of `choices` here by exact token scores, append it, and keep it under `name`.
+
+    How each `choices_method` compares is said in `choices.py`. Raises InvalidRequest for an empty list, an empty or
+    repeated choice, or an unknown method.
+    """
+    texts = _strings("choices", choices)
+    if not texts or not all(texts):
+        raise InvalidRequest("choices must hold at least one string, and no empty one", param="choices")
+    if len(set(texts)) != len(texts):
+        raise InvalidRequest("choices must differ from one another", param="choices")
+    if len(texts) > MAX_CHOICES:
+        raise InvalidRequest(
+            f"choices must hold at most {MAX_CHOICES} strings, but holds {len(texts)}", param="choices"
+        )
+    if choices_method not in get_args(ChoicesMethod):
+        known = ", ".join(get_args(ChoicesMethod))
+        raise InvalidRequest(
+            f"choices_method must be one of {known}, but is {choices_method!r}", param="choices_method"
+        )
+    return Select(_name(name), texts, choices_method)
+
+
+def system(body: ExprLike) -> RoleBlock:
+    """A turn that instructs the model."""
+    return _role("system", body)
+
+
+def user(body: ExprLike) -> RoleBlock:
+    """A turn of the user."""
+    return _role("user", body)
+
+
+def assistant(body: ExprLike) -> RoleBlock:
+    """A turn of the model: constant text, generated text, or both."""
+    return _role("assistant", body)
+
+
+def tool(body: ExprLike, *, tool_call_id: str | None = None, name: str | None = None) -> RoleBlock:
+    """A tool's answer."""
+    return RoleBlock("tool", as_expr(body), name, tool_call_id)
+
+
+def _role(role: Role, body: ExprLike) -> RoleBlock:
+    return RoleBlock(role, as_expr(body))
+
+
+def _constraint(given: Mapping[str, Any]) -> Constraint | None:
+    if not given:
+        return None
+    ((key, value),) = given.items()
+    if key == "choices":
+        return Constraint(kind="choice", choices=_strings("choices", value))
+    if key == "json_schema":
+        return Constraint(kind="json_schema", value=_schema_text(value))
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{key} must be a string, but is {value!r}", param=key)
+    return Constraint(kind="regex" if key == "regex" else "grammar", value=value)
+
+
+def _schema_text(schema: object) -> str:
+    if isinstance(schema, str):
+        try:
+            json.loads(schema)
+        except ValueError as error:
+            raise InvalidRequest(f"json_schema is not JSON: {error}", param="json_schema") from error
+        return schema
+    if isinstance(schema, Mapping):
+        try:
+            return json.dumps(schema, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"json_schema cannot be written as JSON: {error}", param="json_schema") from error
+    raise InvalidRequest(
+        "json_schema must be JSON text or a dict (a Python type or a pydantic model goes into type=)",
+        param="json_schema",
+    )
+
+
+def _strings(param: str, values: Iterable[object]) -> tuple[str, ...]:
+    """A copy: the caller's list is neither kept nor changed."""
+    if isinstance(values, str):
+        raise InvalidRequest(f"{param} must be a list of strings, not one string", param=param)
+    texts = tuple(values)
+    strings = tuple(text for text in texts if isinstance(text, str))
+    if len(strings) != len(texts):
+        raise InvalidRequest(f"{param} must hold strings only, but is {list(texts)!r}", param=param)
+    return strings
+
+
+def _name(name: str | None) -> str | None:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidRequest(f"a variable's name must be a non-empty string, but is {name!r}", param="name")
+    return name

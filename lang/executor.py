@@ -1,0 +1,252 @@
+"""Runs and their branches: who does what, in which thread, and how it ends.
+
+A `Run` is one call of a program. It has branches: the trunk and every fork. A branch is a queue of operations that
+run one after another on the loop thread (`loop.py`); branches run at once.
+
+    caller's thread                              loop thread
+    s += text + gen("x")   --submit-->           queue: AddText, Generate      one task while there is work
+    s["x"]  waits for the variable's future  <-- resolve or fail
+    s.fork(2)              --submit-->           queue: Fork                   starts the children with a copy
+
+States of a branch: waiting (a child whose parent has not got to its Fork) -> idle <-> busy; failed is for ever: every
+later operation fails with the same error, so whoever waits is answered. `Run.busy` holds the branches with work;
+a run is over when its body has ended and nothing is busy. Only the loop thread touches a branch's context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+from radixrt.backend import Backend
+from radixrt.errors import RadixrtError
+from radixrt.lang.channel import Channel
+from radixrt.lang.context import Context
+from radixrt.lang.errors import ProgramError
+from radixrt.lang.interpreter import execute
+from radixrt.lang.loop import loop_thread, post
+from radixrt.lang.operations import EndText, Operation, Reach
+from radixrt.lang.variables import Variable
+from radixrt.results import Usage
+
+
+class Run:
+    """One call of a program."""
+
+    def __init__(self, program: str, backend: Backend, *, streaming: bool = False) -> None:
+        self.program = program
+        self.backend = backend
+        self.streaming = streaming
+        """Take deltas from the backend as they come, rather than whole results."""
+        self.changed = threading.Condition()
+        """Guards the queues, `busy`, `ended` and the names of variables."""
+        self.busy: set[Branch] = set()
+        self.cancelled: ProgramError | None = None
+        self.ended = False
+        """The body has returned or raised."""
+        self.body_error: ProgramError | None = None
+        self.body_thread: int | None = None
+        self._idle_waiters: list[Future[None]] = []
+        self._end_texts: list[tuple[Branch, Channel]] = []
+
+    def idle(self) -> Future[None]:
+        """Settled when no branch has work."""
+        future: Future[None] = Future()
+        with self.changed:
+            if self.busy:
+                self._idle_waiters.append(future)
+                return future
+        future.set_result(None)
+        return future
+
+    def end(self, error: ProgramError | None = None) -> None:
+        """The body is over: nothing more will be appended by it."""
+        with self.changed:
+            self.ended, self.body_error = True, error
+            ends, self._end_texts = self._end_texts, []
+            self.changed.notify_all()
+        for branch, channel in ends:
+            branch.end_text(channel)
+
+    def cancel(self, error: ProgramError) -> None:
+        """Ends all branches' work: requests are aborted, and whoever waits gets `error`."""
+        with self.changed:
+            self.cancelled = self.cancelled or error
+            busy = list(self.busy)
+        for branch in busy:
+            branch.cancel(error)
+
+    def close_at_end(self, branch: Branch, channel: Channel) -> None:
+        """Ends a growing text with the body, or with what is queued where the body itself reads it."""
+        with self.changed:
+            own = self.body_thread == threading.get_ident()
+            if not self.ended and not own:
+                self._end_texts.append((branch, channel))
+                return
+        branch.end_text(channel)
+
+    def became_idle(self) -> list[Future[None]]:
+        """To be called with `changed` held; the futures are settled by the caller after it let go."""
+        if self.busy:
+            return []
+        waiters, self._idle_waiters = self._idle_waiters, []
+        return waiters
+
+
+class Branch:
+    """One line of a program's text and the operations that extend it."""
+
+    def __init__(self, run: Run, label: str | None = None, parent: Branch | None = None) -> None:
+        self.run = run
+        self.label = label
+        self.parent = parent
+        self.context = Context(on_text=self._tell)
+        self.scopes: dict[Variable, list[str]] = {}
+        self.error: ProgramError | None = None
+        self.usage = Usage()
+        """Of this branch and all that were forked from it."""
+        self._queue: deque[Operation] = deque()
+        self._started = parent is None
+        self._task: asyncio.Task[None] | None = None
+        self._current: Operation | None = None
+        self._readers: list[Channel] = []
+
+    # --- from any thread ---------------------------------------------------------------------------------------------
+
+    def submit(self, *operations: Operation) -> None:
+        with self.run.changed:
+            if self.error is None:
+                self.error = self.run.cancelled
+            self._queue.extend(operations)
+            if self in self.run.busy:
+                return  # its task gets to them
+            self.run.busy.add(self)
+            if not self._started:
+                return  # its parent starts it
+        post(self._begin)
+
+    def reach(self) -> Future[None]:
+        """Settled when everything submitted so far is done, with the branch's error where it failed."""
+        done: Future[None] = Future()
+        self.submit(Reach(done))
+        return done
+
+    def cancel(self, error: ProgramError) -> None:
+        """Fails what is under way and queued. A branch without work is left as it is."""
+        post(self._cancel, error)
+
+    def read_text(self) -> Channel:
+        """The growing text from its beginning, as a channel that `Run.close_at_end` must close."""
+        channel = Channel()
+        post(self._attach, channel)
+        return channel
+
+    def end_text(self, channel: Channel) -> None:
+        self.submit(EndText(channel))
+
+    # --- on the loop thread ------------------------------------------------------------------------------------------
+
+    def start(self, context: Context) -> None:
+        """A child begins from its parent's context (unless it was cancelled before)."""
+        if self._started:
+            return
+        context.on_text = self._tell
+        self.context = context
+        for channel in self._readers:
+            channel.put(context.text)
+        self._go()
+
+    def start_failed(self, error: ProgramError) -> None:
+        """A child whose parent failed before it could start."""
+        if self._started:
+            return
+        self.error = self.error or error
+        self._go()
+
+    def count(self, usage: Usage) -> None:
+        branch: Branch | None = self
+        while branch is not None:
+            branch.usage = branch.usage + usage
+            branch = branch.parent
+
+    def wrote(self, text: str) -> None:
+        """Content (not a role marker) was appended: open scopes record it."""
+        for pieces in self.scopes.values():
+            pieces.append(text)
+
+    def finish_text(self, channel: Channel, rest: str) -> None:
+        self._attach(channel)
+        channel.put(rest)
+        channel.close()
+        self._readers.remove(channel)
+
+    def _go(self) -> None:
+        with self.run.changed:
+            self._started = True
+            waiting = self in self.run.busy
+        if waiting:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._task = loop_thread().loop.create_task(self._drain())
+
+    def _attach(self, channel: Channel) -> None:
+        if channel not in self._readers and not channel.closed:
+            self._readers.append(channel)
+            channel.put(self.context.text)
+
+    def _tell(self, text: str) -> None:
+        for channel in self._readers:
+            channel.put(text)
+
+    def _cancel(self, error: ProgramError) -> None:
+        with self.run.changed:
+            if self not in self.run.busy:
+                return
+            self.error = self.error or error
+            waiting = not self._started
+        if waiting:
+            self._go()
+        elif self._current is not None and self._task is not None:
+            self._task.cancel()
+
+    async def _drain(self) -> None:
+        while True:
+            with self.run.changed:
+                if not self._queue:
+                    self.run.busy.discard(self)
+                    self._task = None
+                    waiters = self.run.became_idle()
+                    break
+                operation = self._queue.popleft()
+            if self.error is not None:
+                operation.fail(self.error)
+            else:
+                await self._do(operation)
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    async def _do(self, operation: Operation) -> None:
+        self._current = operation
+        try:
+            await execute(self, operation)
+        except asyncio.CancelledError:
+            failure = self.error or self._failure("cancelled", operation, None)
+        except RadixrtError as error:
+            failure = self._failure(error.message, operation, error)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises must reach the one who reads
+            failure = self._failure(f"{type(error).__name__}: {error}", operation, error)
+        else:
+            return
+        finally:
+            self._current = None
+        if not operation.reads:
+            self.error = failure
+        operation.fail(failure)
+
+    def _failure(self, reason: str, operation: Operation, cause: BaseException | None) -> ProgramError:
+        return ProgramError(
+            reason, program=self.run.program, branch=self.label, variable=operation.variable_name, cause=cause
+        )

@@ -1,0 +1,326 @@
+"""`ProgramState`: what a program's body is given, and what a run returns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, TypeVar, overload
+
+import msgspec
+
+from radixrt.errors import InvalidRequest
+from radixrt.lang.channel import Channel
+from radixrt.lang.context import Context, Turn
+from radixrt.lang.errors import ProgramError, UnknownVariable
+from radixrt.lang.executor import Branch, Run
+from radixrt.lang.expressions import (
+    Call,
+    Concat,
+    Expr,
+    ExprLike,
+    Gen,
+    Role,
+    RoleBlock,
+    Select,
+    Text,
+    as_expr,
+)
+from radixrt.lang.forks import Forks
+from radixrt.lang.loop import loop_thread
+from radixrt.lang.operations import (
+    AddText,
+    BeginScope,
+    Choose,
+    CloseTurn,
+    EndScope,
+    Fork,
+    Generate,
+    Look,
+    OpenTurn,
+)
+from radixrt.lang.reading import decode
+from radixrt.lang.variables import Meta, Variable, settled
+from radixrt.results import Usage
+
+T = TypeVar("T")
+R = TypeVar("R")
+MAX_FORKS = 1024
+
+
+class ProgramState:
+    """The growing text of one branch of a program, and its variables.
+
+    `s += expr` returns at once; the work is done in the background, in order. Reading (`s["x"]`, `s.get`, `s.meta`,
+    `s.text()`, `s.messages()`, `s.ids`, `s.usage`) waits for what it needs, and raises ProgramError where that
+    failed. A state is used by one thread at a time; different states may be used by different threads.
+    """
+
+    def __init__(self, run: Run, branch: Branch, variables: dict[str, Variable] | None = None) -> None:
+        self.run = run
+        self.branch = branch
+        self.siblings: Forks | None = None
+        self._variables = variables or {}
+        self._form: Literal["text", "chat"] | None = None
+        self._role: Role | None = None
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    def __iadd__(self, expr: ExprLike) -> ProgramState:
+        self._append(as_expr(expr))
+        return self
+
+    def _append(self, expr: Expr) -> None:
+        match expr:
+            case Concat(parts=parts):
+                for part in parts:
+                    self._append(part)
+            case Text(text=text):
+                self._content("text")
+                if text:
+                    self.branch.submit(AddText(text))
+            case Gen(name=name):
+                self._content("gen")
+                self.branch.submit(Generate(self._declare(name), expr))
+            case Select(name=name):
+                self._content("select")
+                self.branch.submit(Choose(self._declare(name), expr))
+            case RoleBlock(role=role, body=body, name=name, tool_call_id=tool_call_id):
+                with self._turn(Turn(role, name, tool_call_id)):
+                    self._append(body)
+            case Call(function=function, args=args, kwargs=kwargs):
+                function.inline(self, args, kwargs)
+            case _:
+                raise InvalidRequest(f"a program does not know the expression {type(expr).__name__}")
+
+    def system(self) -> AbstractContextManager[ProgramState]:
+        """`with s.system(): s += ...` is the same as `s += system(...)`; so for the next three."""
+        return self._turn(Turn("system"))
+
+    def user(self) -> AbstractContextManager[ProgramState]:
+        return self._turn(Turn("user"))
+
+    def assistant(self) -> AbstractContextManager[ProgramState]:
+        return self._turn(Turn("assistant"))
+
+    def tool(self, *, tool_call_id: str | None = None, name: str | None = None) -> AbstractContextManager[ProgramState]:
+        return self._turn(Turn("tool", name, tool_call_id))
+
+    @contextmanager
+    def _turn(self, turn: Turn) -> Iterator[ProgramState]:
+        if self._role is not None:
+            raise InvalidRequest(f"{turn.role}(...) stands inside {self._role}(...): turns do not nest")
+        if self._form == "text":
+            raise InvalidRequest(f"{turn.role}(...) follows text that stands outside of any turn")
+        self._form, self._role = "chat", turn.role
+        self.branch.submit(OpenTurn(turn))
+        try:
+            yield self
+        finally:
+            self._role = None
+            self.branch.submit(CloseTurn())
+
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[ProgramState]:
+        """What is written inside becomes the variable `name`: all text, constant and generated, without markers."""
+        variable = Variable(name)
+        self.branch.submit(BeginScope(variable))
+        try:
+            yield self
+        finally:
+            with self.run.changed:
+                self._variables[name] = variable
+                self.run.changed.notify_all()
+            self.branch.submit(EndScope(variable))
+
+    def set(self, name: str, value: object) -> None:
+        """Keeps a Python value as a variable."""
+        with self.run.changed:
+            self._variables[name] = Variable.known(name, value)
+            self.run.changed.notify_all()
+
+    def _content(self, what: str) -> None:
+        if self._form == "chat" and self._role is None:
+            raise InvalidRequest(f"{what} stands outside of any turn: put it into user(...) or assistant(...)")
+        self._form = self._form or "text"
+
+    def _declare(self, name: str | None) -> Variable:
+        variable = Variable(name)
+        if name is not None:
+            with self.run.changed:
+                self._variables[name] = variable
+                self.run.changed.notify_all()
+        return variable
+
+    # --- branching ---------------------------------------------------------------------------------------------------
+
+    def fork(self, n: int) -> Forks:
+        """n branches that go on from here, each for itself and all at once; they have the variables set so far."""
+        if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_FORKS:
+            raise InvalidRequest(f"fork takes a number between 1 and {MAX_FORKS}, not {n!r}", param="n")
+        return Forks(self, self._children([f"fork {i} of {n}" for i in range(1, n + 1)]))
+
+    def copy(self) -> ProgramState:
+        """One branch that goes on from here, beside this one."""
+        return self._children(["copy"])[0]
+
+    def _children(self, labels: list[str]) -> list[ProgramState]:
+        path = f"{self.branch.label} > " if self.branch.label else ""
+        branches = [Branch(self.run, path + label, self.branch) for label in labels]
+        states = []
+        for branch in branches:
+            state = ProgramState(self.run, branch, self.variables())
+            state._form, state._role = self._form, self._role
+            states.append(state)
+        self.branch.submit(Fork(tuple(branches)))
+        return states
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name was declared so far; does not wait."""
+        return name in self._variables
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get(name)
+
+    @overload
+    def get(self, name: str) -> Any: ...
+    @overload
+    def get(self, name: str, type: type[T]) -> T: ...
+    def get(self, name: str, type: Any = None) -> Any:
+        """The variable's value, waited for; with `type` read as that type (`str`: the raw text, even where it was cut).
+
+        Raises ProgramError where the value could not be had, and UnknownVariable, a KeyError too, for a wrong name.
+        """
+        return self.read(self._find(name), type)
+
+    async def aget(self, name: str, type: Any = None) -> Any:
+        """`get` for `async def` programs."""
+        variable = self._find(name)
+        return decode(variable, await self._await(variable.future), type, self._error)
+
+    def read(self, variable: Variable, type: Any = None) -> Any:
+        """`get` for a variable at hand."""
+        return decode(variable, self._wait(variable.future), type, self._error)
+
+    def meta(self, name: str) -> Meta:
+        """How a gen or a select came to its value: GenMeta or SelectMeta."""
+        variable = self._find(name)
+        value = self._wait(variable.future)
+        if value.meta is None:
+            raise self._error("nothing was generated for it: the program set it itself", variable)
+        return value.meta
+
+    def text(self) -> str:
+        """The whole text, as the model sees it: role markers included."""
+        return self._wait(self._look()).text
+
+    async def atext(self) -> str:
+        """`text` for `async def` programs."""
+        return (await self._await(self._look())).text
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids of the whole text. What no gen or select follows yet may still merge with what comes next."""
+        return self._wait(self._look()).ids
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation in the form that chat completions take; empty where the program has no turns."""
+        return [msgspec.to_builtins(message) for message in self._wait(self._look(render=False)).messages()]
+
+    def text_iter(self, name: str | None = None) -> Iterator[str]:
+        """The text, or the variable `name`, in pieces as it grows; token by token in a run made by `stream`.
+
+        The whole text ends with the program (in the program's own body: with what was appended so far).
+        """
+        return iter(self._channel(name))
+
+    def atext_iter(self, name: str | None = None) -> AsyncIterator[str]:
+        """`text_iter` for event loops."""
+        return aiter(self._channel(name))
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts of all generations of this state and of its forks, summed; waits, and never raises."""
+        self._rest()
+        return self.branch.usage
+
+    @property
+    def error(self) -> ProgramError | None:
+        """What this state failed with, or None; waits until what was appended is done."""
+        self._rest()
+        return self.branch.error or self.run.body_error
+
+    def variables(self) -> dict[str, Variable]:
+        """A copy of the names declared so far."""
+        with self.run.changed:
+            return dict(self._variables)
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Variable:
+        with self.run.changed:
+            if self._awaits_body():
+                # The body runs in another thread and may declare the name yet.
+                self.run.changed.wait_for(lambda: name in self._variables or self.run.ended)
+            variable = self._variables.get(name)
+        if variable is not None:
+            return variable
+        if self.run.body_error is not None:
+            raise self.run.body_error.with_traceback(None)
+        raise UnknownVariable(name, self.variables(), program=self.run.program, branch=self.branch.label)
+
+    def _wait(self, future: Future[R]) -> R:
+        """What a branch answers; its failure ends the work of the branches beside it."""
+        if loop_thread().is_current:
+            raise InvalidRequest("this thread does the program's work and cannot wait for it: use the async twin")
+        return self._unwrap(future, future.exception())
+
+    async def _await(self, future: Future[R]) -> R:
+        await asyncio.wrap_future(settled(future))
+        return self._unwrap(future, future.exception())
+
+    def _unwrap(self, future: Future[R], error: BaseException | None) -> R:
+        if error is None:
+            return future.result()
+        if isinstance(error, ProgramError) and self.siblings is not None:
+            self.siblings.cancel_others(self, error)
+        raise error.with_traceback(None)
+
+    def _look(self, *, render: bool = True) -> Future[Context]:
+        seen: Future[Context] = Future()
+        self.branch.submit(Look(seen, render))
+        return seen
+
+    def _rest(self) -> None:
+        """Waits until what was appended is done; where the body runs in another thread, until all of it is."""
+        with self.run.changed:
+            if self._awaits_body():
+                self.run.changed.wait_for(lambda: self.run.ended)
+        self.branch.reach().exception()
+        if self.run.ended:
+            self.run.idle().result()
+
+    def _awaits_body(self) -> bool:
+        run = self.run
+        return run.streaming and not run.ended and run.body_thread != threading.get_ident()
+
+    def _channel(self, name: str | None) -> Channel:
+        if name is not None:
+            return self._find(name).channel
+        channel = self.branch.read_text()
+        self.run.close_at_end(self.branch, channel)
+        return channel
+
+    def _error(
+        self, reason: str, variable: Variable, cause: BaseException | None = None, code: str | None = None
+    ) -> ProgramError:
+        return ProgramError(
+            reason, program=self.run.program, branch=self.branch.label, variable=variable.name, cause=cause, code=code
+        )

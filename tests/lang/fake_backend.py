@@ -1,0 +1,253 @@
+"""A backend without a model: a toy tokenizer with chat markers, scripted answers, and hooks to hold or break requests.
+
+Its ids are an independent truth for what a program should send: `FakeBackend.encode` is a plain greedy
+longest-match over a fixed vocabulary, and a conversation is written by `render`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+
+from radixrt.backend import Tokens
+from radixrt.errors import InvalidRequest
+from radixrt.messages import ChatMessage, ChatPrompt, TextPrompt
+from radixrt.params import Constraint, SamplingParams
+from radixrt.prompts import PromptLike, as_prompt
+from radixrt.results import Choice, Delta, Generation, ModelInfo, Usage
+
+EOS, BOS, START, END = 0, 1, 2, 3
+SPECIAL = [b"<eos>", b"<bos>", b"<|start|>", b"<|end|>"]
+WORDS = [
+    "ab", "abc", " Hello", "Hello", " Yes", "Yes", " No", "No", "Bye", "\n\n", "!\n", " there", "user", "assistant",
+    "system", " red", " reddish", "é".encode()[1:] + b"\n",
+]  # fmt: skip
+PIECES: list[bytes] = [
+    *SPECIAL,
+    *(bytes([b]) for b in range(256)),
+    *(w if isinstance(w, bytes) else w.encode() for w in WORDS),
+]
+_IDS = {piece: i for i, piece in enumerate(PIECES) if i >= len(SPECIAL)}
+_LONGEST = max(map(len, _IDS))
+
+
+def encode(text: str) -> list[int]:
+    """Ids of plain text; never a special token."""
+    data, ids, at = text.encode(), [], 0
+    while at < len(data):
+        size = next(n for n in range(min(_LONGEST, len(data) - at), 0, -1) if data[at : at + n] in _IDS)
+        ids.append(_IDS[data[at : at + size]])
+        at += size
+    return ids
+
+
+def decode(ids: Sequence[int], *, skip_special: bool = False) -> str:
+    return b"".join(PIECES[i] for i in ids if not (skip_special and i < len(SPECIAL))).decode(errors="replace")
+
+
+def chat_ids(
+    messages: Sequence[tuple[str, str]], *, generation_prompt: bool = False, leave_open: bool = False
+) -> list[int]:
+    """The ids of a conversation, written down message by message."""
+    ids: list[int] = []
+    for i, (role, content) in enumerate(messages):
+        ids += [START, *encode(f"{role}\n{content}")]
+        if not (leave_open and i == len(messages) - 1):
+            ids += [END, *encode("\n")]
+    return ids + ([START, *encode("assistant\n")] if generation_prompt else [])
+
+
+def logprob(before: Sequence[int], token: int) -> float:
+    """The toy model: a token's log-probability is a fixed function of all ids before it."""
+    seed = zlib.crc32(",".join(map(str, before)).encode())
+    return -0.01 - (zlib.crc32(f"{seed}/{token}".encode()) % 10_000) / 1_000
+
+
+class Gate:
+    """Holds a request until it is opened; `reached` tells that one has come."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._open: Future[None] = Future()
+
+    def open(self) -> None:
+        self._open.set_result(None)
+
+    async def wait(self) -> None:
+        self.reached.set()
+        await asyncio.shield(asyncio.wrap_future(self._open))
+
+
+Script = Callable[[str], str]
+
+
+class FakeBackend:
+    """`script` gives the continuation of a prompt's text; `gates` and `failures` act where their text ends a prompt."""
+
+    def __init__(self, script: Script | None = None, *, bos: bool = False, incremental: bool = True) -> None:
+        self.script = script or (lambda text: f"<{zlib.crc32(text.encode()) % 997}>")
+        self.bos = bos
+        self.incremental = incremental
+        self.gates: dict[str, Gate] = {}
+        self.failures: dict[str, Exception] = {}
+        self.prompts: list[list[int]] = []
+        self.params: list[SamplingParams] = []
+        self.constraints: list[Constraint | None] = []
+        self.tokenized: list[object] = []
+        self.cancelled: list[str] = []
+        self.active = 0
+        self.peak = 0
+        self.lock = threading.Lock()
+        self.pause = False
+        """Yield to the loop a few times in each request, so that requests overlap."""
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            name="fake", context_length=4096, kv_tokens=4096, vocab_size=len(PIECES), dtype="float32", device="cpu",
+            threads=1, eos_token_ids=(EOS,), has_chat_template=True,
+        )  # fmt: skip
+
+    # --- tokenizing --------------------------------------------------------------------------------------------------
+
+    def tokenize(self, prompt: PromptLike) -> Tokens:
+        message = as_prompt(prompt)
+        with self.lock:
+            self.tokenized.append(message)
+        if isinstance(message, TextPrompt):
+            ids = ([BOS] if self.bos and message.add_special_tokens else []) + encode(message.text)
+        elif isinstance(message, ChatPrompt):
+            ids = self._chat(message)
+        else:
+            ids = message.ids.tolist()
+        pieces = tuple(PIECES[i] for i in ids)
+        return Tokens(ids=tuple(ids), text=b"".join(pieces).decode(errors="replace"), pieces=pieces)
+
+    async def atokenize(self, prompt: PromptLike) -> Tokens:
+        await asyncio.sleep(0)
+        return self.tokenize(prompt)
+
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return decode(ids, skip_special=skip_special_tokens)
+
+    async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return self.detokenize(ids, skip_special_tokens=skip_special_tokens)
+
+    def _chat(self, prompt: ChatPrompt) -> list[int]:
+        if not prompt.messages:
+            raise InvalidRequest("messages must not be empty", param="messages")
+        pairs = [(m.role, m.content) for m in prompt.messages]
+        whole = chat_ids(
+            pairs, generation_prompt=prompt.add_generation_prompt, leave_open=prompt.continue_final_message
+        )
+        if not prompt.after:
+            return whole
+        if not self.incremental:
+            raise InvalidRequest("not a continuation", code="not_incremental")
+        begin = chat_ids(pairs[: prompt.after], leave_open=prompt.after_open)
+        return whole[len(begin) :]
+
+    # --- generating --------------------------------------------------------------------------------------------------
+
+    async def agenerate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        constraint: Constraint | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation:
+        params = sampling_params or SamplingParams()
+        ids = list(self.tokenize(prompt).ids)
+        text = decode(ids)
+        with self.lock:
+            self.prompts.append(ids)
+            self.params.append(params)
+            self.constraints.append(constraint)
+            self.active += 1
+            self.peak = max(self.peak, self.active)
+        try:
+            for ending, gate in self.gates.items():
+                if text.endswith(ending):
+                    await gate.wait()
+            if self.pause:
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            for ending, error in self.failures.items():
+                if text.endswith(ending):
+                    raise error
+        except asyncio.CancelledError:
+            self.cancelled.append(text)
+            raise
+        finally:
+            with self.lock:
+                self.active -= 1
+        answer = constraint.choices[0] if constraint and constraint.kind == "choice" else self.script(text)
+        choices = tuple(_choice(i, answer if i == 0 else f"{answer}#{i}", params) for i in range(params.n))
+        completion = sum(len(choice.token_ids) for choice in choices)
+        return Generation(choices=choices, usage=Usage(prompt_tokens=len(ids), completion_tokens=completion))
+
+    async def astream(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None, **options: object
+    ) -> AsyncIterator[Delta]:
+        result = await self.agenerate(prompt, sampling_params, **options)  # type: ignore[arg-type]
+        for choice in result.choices:
+            for character in choice.text:
+                await asyncio.sleep(0)
+                yield Delta(index=choice.index, text=character)
+            last = choice is result.choices[-1]
+            yield Delta(
+                index=choice.index, token_ids=choice.token_ids, finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason, usage=result.usage if last else None,
+            )  # fmt: skip
+
+    def generate(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None, **options: object
+    ) -> Generation:
+        return asyncio.run(self.agenerate(prompt, sampling_params, **options))  # type: ignore[arg-type]
+
+    def stream(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None, **options: object
+    ) -> Iterator[Delta]:
+        raise NotImplementedError("programs never stream by thread")
+
+    # --- scoring -----------------------------------------------------------------------------------------------------
+
+    def score(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        ids = list(self.tokenize(prompt).ids)
+        return [tuple(logprob([*ids, *option[:j]], option[j]) for j in range(len(option))) for option in options]
+
+    async def ascore(
+        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
+    ) -> list[tuple[float, ...]]:
+        await asyncio.sleep(0)
+        return self.score(prompt, options)
+
+
+def _choice(index: int, answer: str, params: SamplingParams) -> Choice:
+    """The answer under max_tokens and stop strings; ids keep the tokens that the stop string lies in, as an engine's do."""
+    every = encode(answer)
+    limit = len(every) if params.max_tokens is None else params.max_tokens
+    for count in range(1, min(limit, len(every)) + 1):
+        text = decode(every[:count])
+        places = [(text.find(stop), stop) for stop in params.stop if stop in text]
+        if places:
+            at, stop = min(places)
+            return Choice(
+                index=index, text=text[:at], token_ids=tuple(every[:count]), finish_reason="stop", stop_reason=stop
+            )
+    cut = limit < len(every)
+    ids = every[:limit]
+    return Choice(index=index, text=decode(ids), token_ids=tuple(ids), finish_reason="length" if cut else "stop")
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
