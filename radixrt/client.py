@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 10.0
+DONE = b"[DONE]"
 KEEP_ALIVE_S = 15.0
 """Shorter than the server's, so that it is never the server who closes a connection that is about to be used."""
 GRACE_S = 5.0
@@ -228,10 +229,11 @@ class Client:
             if response.status_code != 200:
                 response.read()
                 raise _error(response)
-            for line in response.iter_lines():
-                if line == "data: [DONE]":
-                    return
-                if line:
+            lines = _Lines()
+            for chunk in response.iter_bytes():
+                for line in lines.feed(chunk):
+                    if line == DONE:
+                        return
                     yield _delta(line)
         raise EngineDead("the server ended the stream before the answer was complete")
 
@@ -242,10 +244,11 @@ class Client:
                 if response.status_code != 200:
                     await response.aread()
                     raise _error(response)
-                async for line in response.aiter_lines():
-                    if line == "data: [DONE]":
-                        return
-                    if line:
+                lines = _Lines()
+                async for chunk in response.aiter_bytes():
+                    for line in lines.feed(chunk):
+                        if line == DONE:
+                            return
                         yield _delta(line)
         raise EngineDead("the server ended the stream before the answer was complete")
 
@@ -303,9 +306,19 @@ def _answer(response: httpx.Response, kind: type[T]) -> T:
         raise RadixrtError(f"the server's answer is not one of radixrt's: {error}", code="bad_answer") from error
 
 
-def _delta(line: str) -> Delta:
-    data = line.removeprefix("data: ")
-    if data.startswith('{"error"'):
+class _Lines:
+    """The data of events. Lines end with a newline and nothing else: JSON text may hold other line separators."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line.removeprefix(b"data: ") for line in lines if line]
+
+
+def _delta(data: bytes) -> Delta:
+    if data.startswith(b'{"error"'):
         raise _rebuilt(json.loads(data)["error"], RadixrtError)
     return msgspec.json.decode(data, type=Delta)
 
