@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from radixrt.checkpoint import Vocabulary, open_checkpoint
 from radixrt.errors import ModelError
 
-
 MISSING = frozenset([0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)])
 """Bytes that no token of SmolLM2 spells (a fact of its training data): its own tokenizer drops them too."""
 
