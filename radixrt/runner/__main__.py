@@ -36,7 +36,8 @@ def main() -> int:
         from radixrt.runner.loop import serve
 
         stepper, ready = load(config, report)
-    except Exception as error:  # noqa: BLE001 - whatever keeps us from starting is told to whoever waits
+    except Exception as error:
+        # Whatever keeps us from starting is told to whoever waits.
         log.exception("the runner cannot start")
         _refuse(inbox, error)
         link.close()

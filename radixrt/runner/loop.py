@@ -39,7 +39,8 @@ def turn(inbox: Inbox, stepper: Stepper, ready: RunnerReady) -> None:
 def _run(inbox: Inbox, stepper: Stepper, plan: StepPlan) -> None:
     try:
         inbox.send(stepper.run(plan, lambda: inbox.masks(plan.step)))
-    except Exception as error:  # noqa: BLE001 - whatever a step raises is that step's failure and nobody else's
+    except Exception as error:
+        # Whatever a step raises is that step's failure and nobody else's.
         log.exception("step %d failed", plan.step)
         inbox.send(StepFailed(step=plan.step, message=_describe(error)))
 

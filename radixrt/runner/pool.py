@@ -58,7 +58,7 @@ def pool_tokens(shape: PoolShape, *, wanted: int | None, context_length: int, fr
         if wanted > most:
             raise StartupError(
                 f"kv_tokens={wanted:,} needs {_size(wanted * shape.token_bytes)} ({shape.token_bytes:,} bytes a "
-                f"token), but {_size(free_bytes)} are free: ask for at most {most:,}, free some memory, or use bfloat16",
+                f"token), but {_size(free_bytes)} are free: ask for at most {most:,}, or free some memory",
                 param="kv_tokens",
             )
         return wanted
