@@ -13,7 +13,7 @@ import httpx
 import pytest
 import uvicorn
 
-from radixrt.server import create_app
+from radixrt.server.app import create_app
 from radixrt.server.serve import bind, url_of
 
 from .fake_backend import FakeBackend

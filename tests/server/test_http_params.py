@@ -165,7 +165,7 @@ def test_a_schema_s_text_is_kept_to_the_letter(served: Served) -> None:
          "structured_outputs.disable_any_whitespace"),
         ({"choice": []}, "choice"), ({"choice": [""]}, "choice"), ({"choice": "ab"}, "choice"),
         ({"regex": ""}, "regex"), ({"regex": "[unclosed"}, "regex"),
-        ({"json_schema": 3}, "json_schema"), ({"json_schema": "{"}, "json_schema"), 
+        ({"json_schema": 3}, "json_schema"), ({"json_schema": "{"}, "json_schema"),
         ({"json_schema": []}, "json_schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
