@@ -75,7 +75,7 @@ class Connection:
         self._lock = threading.Lock()
         self._dead: RadixrtError | None = None
         self._numbers = itertools.count(1)
-        self._outgoing: deque[FromClient] = deque([Hello()])
+        self._outgoing: deque[FromClient] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._context: zmq.Context[Any] = zmq.Context()
@@ -83,6 +83,7 @@ class Connection:
         self._link: Link[ToClient, FromClient] = Link(socket, ToClient)
         self._thread = threading.Thread(target=self._run, daemon=True, name="radixrt-connection")
         self._closing = False
+        self.send(Hello())
         self._thread.start()
 
     def open(self, inbox: Inbox) -> int:

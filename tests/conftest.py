@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before torch is imported anywhere: two cores are shared by all processes of a test, so nobody may spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,6 +13,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
+
+if TYPE_CHECKING:
+    from radixrt import Engine
 
 CASES = Path(os.environ.get("RADIXRT_CASES", Path(__file__).parents[2] / "shared" / "cases"))
 
@@ -29,3 +34,12 @@ def smollm2_path() -> Path:
     from radixrt.checkpoint import resolve
 
     return resolve("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def engine(smollm2_path: Path) -> Iterator[Engine]:
+    """One real engine for all tests: float32 (so that batches and caches change nothing), every step checked."""
+    from radixrt import Engine
+
+    with Engine(str(smollm2_path), served_model_name="smollm2-135m", dtype="float32", check=True) as engine:
+        yield engine

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from radixrt.cache import PrefixCache, SlotError
@@ -347,11 +348,10 @@ class Scheduler:
         if row.state is State.FINISHED:
             return
         usage = self._end(row, reason)
-        self._deltas.append(
-            TokenDelta(
-                request_id=row.request.id, index=row.index, finish_reason=reason, stop_token=stop_token, usage=usage
-            )
-        )
+        delta = TokenDelta(request_id=row.request.id, index=row.index)
+        if self._deltas and (self._deltas[-1].request_id, self._deltas[-1].index) == (row.request.id, row.index):
+            delta = self._deltas.pop()  # the token that ended it travels with its end
+        self._deltas.append(msgspec.structs.replace(delta, finish_reason=reason, stop_token=stop_token, usage=usage))
 
     def _end(self, row: Row, outcome: str) -> Usage | None:
         """Take the row out; the request's usage when it was its last one."""

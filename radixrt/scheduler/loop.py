@@ -94,9 +94,7 @@ class SchedulerProcess:
         vocabulary = checkpoint.vocabulary(config.tokenizer)
         ready = self._wait_for_runner()
         context_length = min(config.context_length or ready.context_length, ready.context_length)
-        self._compiler = CompileService(
-            Path(config.model_path), vocabulary, vocab_size=ready.vocab_size, tokenizer=config.tokenizer
-        )
+        self._compiler = CompileService(vocabulary, ready.vocab_size)
         limits = Limits(
             context_length=context_length,
             vocab_size=ready.vocab_size,
@@ -169,7 +167,7 @@ class SchedulerProcess:
             snapshot(self._scheduler),
             grammar_compiles=self._compiler.compiles,
             grammar_cache_hits=self._compiler.cache_hits,
-            grammar_compile_s=self._compiler.compile_s,
+            grammar_compile_s=self._compiler.compile_seconds,
         )
         return SchedulerAnswer(query_id=query.query_id, stats=stats)
 
