@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_WHITESPACE = 32
 """Most whitespace characters in a row between JSON tokens, with `any_whitespace`."""
+_CONTEXT = 8
+"""Tokens before forced text that its tokenization may depend on."""
 _REGEX_META = frozenset("\\.+*?()|[]{}^$#&-~")
 _JSON_OPTIONS: dict[str, Any] = {
     "lenient": False,
@@ -68,19 +72,19 @@ def prepare(constraint: Constraint, limits: Limits) -> str:
             param=kind,
             what=kind,
         )
-        return LLMatcher.grammar_from_regex(constraint.value)
+        return _unforced(LLMatcher.grammar_from_regex(constraint.value))
     if kind == "choice":
-        return LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choices)))
+        return _unforced(LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choices))))
     if kind == "grammar":
         text = constraint.value
         lark = gbnf_to_lark(text, limits) if is_gbnf(text) else check_lark(text, limits)
-        return LLMatcher.grammar_from_lark(lark)
+        return LLMatcher.grammar_from_lark(f"{lark}\n{_NO_FORCING}\n")
     source = '{"type":"object"}' if kind == "json_object" else check_schema(constraint.value, limits)
     options = dict(_JSON_OPTIONS)
     if constraint.any_whitespace:
         options["whitespace_pattern"] = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
     try:
-        return LLMatcher.grammar_from_json_schema(source, overrides=options)  # type: ignore[arg-type]
+        return _unforced(LLMatcher.grammar_from_json_schema(source, overrides=options))  # type: ignore[arg-type]
     except ValueError as error:
         raise ConstraintError(f"the schema cannot be read: {error}", param=kind) from error
 
@@ -210,7 +214,7 @@ class LLGuidanceMatcher:
         self._compiler = compiler
         self._inner = inner
         self._ends = ends
-        self._length = 0
+        self._tokens: list[int] = []
         self._ended = False
         self._failure: str | None = None
 
@@ -256,13 +260,13 @@ class LLGuidanceMatcher:
                 self._check()
                 raise TokenRefused(f"token {token} is not allowed by the constraint here")
             self._check()
-        self._length += 1
+        self._tokens.append(token)
 
     def rollback(self, n: int) -> None:
-        if not 0 <= n <= self._length:
-            raise ValueError(f"cannot take back {n} of {self._length} tokens")
+        if not 0 <= n <= len(self._tokens):
+            raise ValueError(f"cannot take back {n} of {len(self._tokens)} tokens")
         self._check()
-        self._length -= n
+        del self._tokens[len(self._tokens) - n :]
         if n and self._ended:
             self._ended = False
             n -= 1
@@ -273,16 +277,20 @@ class LLGuidanceMatcher:
     def fork(self) -> LLGuidanceMatcher:
         self._check()
         twin = LLGuidanceMatcher(self._compiler, self._inner.deep_copy(), self._ends)
-        twin._length, twin._ended = self._length, self._ended
+        twin._tokens, twin._ended = list(self._tokens), self._ended
         return twin
 
     def forced(self) -> list[int]:
         self._check()
         if self.must_stop:
             return []
-        tokens = self._inner.compute_ff_tokens()
+        text = bytes(self._inner.compute_ff_bytes())
         self._check()
-        return tokens[: self._inner.validate_tokens(tokens)] if all(map(self._is_text, tokens)) else []
+        # The last bytes may belong to a token that goes on beyond what is forced: those are left to the model.
+        tokens, _ = self._compiler.tokenizer.tokenize_partial(text, self._tokens[-_CONTEXT:])
+        sure = self._inner.validate_tokens(tokens)
+        self._check()
+        return list(takewhile(self._is_text, tokens[:sure]))
 
     def _is_text(self, token: int) -> bool:
         words = self._ends.text
@@ -311,6 +319,22 @@ def compile_constraint(
         limits=used,
     )
     return compiler.compile(constraint)
+
+
+_NO_FORCING = '%llguidance {"no_forcing": true}'
+"""Else, where the next bytes are certain, a mask allows only the library's own tokens for them, while it accepts any."""
+
+
+def _unforced(source: str) -> str:
+    """A JSON Schema or regex grammar of the library, without forcing."""
+    grammars = msgspec.json.decode(source)
+    first = grammars["grammars"][0]
+    if first.get("lark_grammar") is not None:
+        first["lark_grammar"] += f"\n{_NO_FORCING}\n"
+    else:
+        first["name"] = "json"
+        grammars["grammars"].insert(0, {"name": "start", "lark_grammar": f"{_NO_FORCING}\nstart: @json\n"})
+    return msgspec.json.encode(grammars).decode()
 
 
 def _literal(text: str) -> str:

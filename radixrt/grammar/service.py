@@ -87,6 +87,8 @@ class CompileService:
         self._grammars = GrammarCache(kept.cache_entries, kept.cache_bytes)
         self._refused = Refusals(kept.refusal_entries, kept.refusal_keep_s, clock)
         self._pending: set[Constraint] = set()
+        self._fresh: set[Constraint] = set()
+        """Compiled, and not yet fetched by whoever asked first: that is no cache hit."""
         self._shop = _Shop(vocabulary, vocab_size, self.limits)
         self._max_workers = kept.workers
         self._threads: list[_WorkerThread] = []
@@ -96,7 +98,10 @@ class CompileService:
         """The grammar, the refusal, or None while it is being compiled (then `completed` will name the constraint)."""
         found = self._grammars.get(constraint)
         if found is not None:
-            self.cache_hits += 1
+            if constraint in self._fresh:
+                self._fresh.discard(constraint)
+            else:
+                self.cache_hits += 1
             return found
         refused = self._refused.get(constraint)
         if refused is not None:
@@ -132,6 +137,7 @@ class CompileService:
                 self._refused.put(outcome.constraint, outcome.result)
             else:
                 self.compiles += 1
+                self._fresh.add(outcome.constraint)
                 self._grammars.put(outcome.constraint, outcome.result, outcome.size)
         self.workers_lost = self._shop.lost
         return done
@@ -285,12 +291,14 @@ class _WorkerThread(threading.Thread):
                 self._shop.lost += 1
                 log.warning("a compile worker was lost: %s", lost.message)
             result = refusal(lost, constraint)
+            self._replace_child()
         except (RadixrtError, OSError) as error:
             log.exception("a constraint could not be compiled")
             self._drop_child()
             result = ConstraintError(f"the constraint could not be compiled: {error}", param=constraint.kind)
         if self._child is not None and self._child.is_bloated:
             self._drop_child()
+            self._replace_child()
         return Outcome(constraint, result, time.monotonic() - start, size)
 
     def _build(self, constraint: Constraint, answer: Answer) -> Grammar | ConstraintError:
@@ -309,6 +317,13 @@ class _WorkerThread(threading.Thread):
             if self._shop.closing:
                 child.kill()
         return self._child
+
+    def _replace_child(self) -> None:
+        """Start the next process at once, so that the next constraint does not wait for it."""
+        try:
+            self._worker()
+        except OSError as error:
+            log.warning("the compile worker cannot start: %s", error)
 
     def _drop_child(self) -> None:
         child, self._child = self._child, None
