@@ -86,22 +86,22 @@ def _rope_scaling(fields: _Fields, context: int) -> RopeScaling:
     kind = fields.metadata.get(name, "none")
     if kind == "none":
         return RopeScaling()
+    if kind not in ("linear", "yarn"):
+        raise ModelError(f"rope scaling {kind!r} is not supported; these are: linear, yarn")
     factor = fields.number("rope.scaling.factor", float)
     original = fields.number("rope.scaling.original_context_length", int, context)
     if kind == "linear":
         return RopeScaling(kind="linear", factor=factor, original_context_length=original)
-    if kind == "yarn":
-        # llama.cpp multiplies its own 0.1 ln(factor) + 1 by this number.
-        extra = fields.number("rope.scaling.attn_factor", float, 1.0)
-        return RopeScaling(
-            kind="yarn",
-            factor=factor,
-            original_context_length=original,
-            attention_factor=extra * (0.1 * math.log(max(factor, 1.0)) + 1.0),
-            beta_fast=fields.number("rope.scaling.yarn_beta_fast", float, 32.0),
-            beta_slow=fields.number("rope.scaling.yarn_beta_slow", float, 1.0),
-        )
-    raise ModelError(f"rope scaling {kind!r} is not supported; these are: linear, yarn")
+    # llama.cpp multiplies its own 0.1 ln(factor) + 1 by this number.
+    extra = fields.number("rope.scaling.attn_factor", float, 1.0)
+    return RopeScaling(
+        kind="yarn",
+        factor=factor,
+        original_context_length=original,
+        attention_factor=extra * (0.1 * math.log(max(factor, 1.0)) + 1.0),
+        beta_fast=fields.number("rope.scaling.yarn_beta_fast", float, 32.0),
+        beta_slow=fields.number("rope.scaling.yarn_beta_slow", float, 1.0),
+    )
 
 
 def _storage(file: GgufFile) -> tuple[str, str | None]:

@@ -30,7 +30,7 @@ class HubName(msgspec.Struct, frozen=True):
     def parse(text: str) -> HubName | None:
         """None when `text` is not the name of a hub model."""
         match = _NAME.fullmatch(text)
-        if match is None or (match["rev1"] and match["rev2"]):
+        if match is None or ".." in text or (match["rev1"] and match["rev2"]):
             return None
         return HubName(match["repo"], match["file"], match["rev1"] or match["rev2"])
 
@@ -62,7 +62,7 @@ def fetch_hub_model(name: HubName, progress: Progress, *, download: bool) -> Pat
             f"{name.repo} asks for consent before it may be downloaded: give it on the hub's page, then set HF_TOKEN"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise ModelError(f"{name.repo} has no revision {name.revision!r} on the hub") from error
+        raise ModelError(f"{name.repo} has no revision {name.revision or 'main'!r} on the hub") from error
     except errors.RepositoryNotFoundError as error:
         raise ModelError(
             f"the hub has no model {name.repo} (or it is private: set HF_TOKEN). Check the spelling."
@@ -128,28 +128,32 @@ def _gguf_hint(name: HubName, files: list[str]) -> str:
 
 
 def _from_cache(name: HubName) -> Path:
-    """What the cache holds of the model; ModelError when that is not enough to run it."""
-    from huggingface_hub import errors, snapshot_download
+    """What the hub's cache holds of the model; ModelError when that is not enough to run it.
 
+    Read from the cache's documented layout (refs/REVISION names a folder of snapshots/): the library's own offline call
+    refuses a snapshot that was fetched in part on purpose.
+    """
     missing = ModelError(
         f"{name.repo} is not on this machine, and the hub cannot be reached or was not to be asked: check the network "
         "and HF_ENDPOINT, or fetch it with `radixrt pull`"
     )
-    try:
-        folder = Path(snapshot_download(name.repo, revision=name.revision, local_files_only=True))
-    except (errors.LocalEntryNotFoundError, OSError) as error:
-        raise missing from error
+    root = hub_cache_dir() / f"models--{name.repo.replace('/', '--')}"
+    revision = name.revision or "main"
+    ref = root / "refs" / revision
+    folder = root / "snapshots" / (ref.read_text().strip() if ref.is_file() else revision)
+    if not folder.is_dir():
+        raise missing
     if name.file is not None:
         if (folder / name.file).is_file():
             return folder / name.file
         raise missing
     if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
         return folder
-    ggufs = sorted(folder.glob("**/*.gguf"))
+    ggufs = sorted(str(file.relative_to(folder)) for file in folder.glob("**/*.gguf"))
     if len(ggufs) == 1:
-        return ggufs[0]
+        return folder / ggufs[0]
     if ggufs:
-        raise ModelError(f"{name.repo}:{_gguf_hint(name, [str(file.relative_to(folder)) for file in ggufs])}")
+        raise ModelError(f"{name.repo} is here as several files.{_gguf_hint(name, ggufs)}")
     raise missing
 
 

@@ -68,6 +68,7 @@ def test_unknown_names_list_what_is_known() -> None:
         ("name", None),
         ("a/b/c", None),
         ("../x", None),
+        ("org/name@../../x", None),
         ("org/name:m.bin", None),
         ("org/name@a:m.gguf@b", None),
         ("https://x/y", None),
