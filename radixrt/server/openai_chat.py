@@ -127,17 +127,15 @@ def completion(job: Job, generation: Generation) -> ChatCompletion:
 async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]:
     """The events of a streamed answer, without the closing [DONE]."""
     job = await with_prompt_ids(engine, job)
-    begun: set[int] = set()
+    begun = False
     async with aclosing(
         open_stream(engine, job.prompt, job.sampling, job.constraint, job.cache_salt, job.priority)
     ) as deltas:
         async for delta in deltas:
             data = b""
-            if delta.index not in begun:
-                data += _chunk(
-                    job, ChatChunkChoice(index=delta.index, delta=ChatDelta(role="assistant", content="")), not begun
-                )
-                begun.add(delta.index)
+            if not begun:
+                begun = True
+                data += _roles(job)
             if delta.text or delta.logprobs or (job.with_ids and delta.token_ids):
                 data += _chunk(job, _content(job, delta))
             if delta.finish_reason is not None:
@@ -149,6 +147,14 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
                 data += event(encode(last))
             if data:
                 yield data
+
+
+def _roles(job: Job) -> bytes:
+    """The first chunk of every choice, in order of index: the openai package counts on it, whoever is sampled first."""
+    return b"".join(
+        _chunk(job, ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")), first=index == 0)
+        for index in range(job.sampling.n)
+    )
 
 
 def _chunk(job: Job, choice: ChatChunkChoice, first: bool = False) -> bytes:

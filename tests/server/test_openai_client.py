@@ -1,0 +1,120 @@
+"""The real openai package against a server over the fake backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from .conftest import Served
+from .fake_backend import REPLY
+
+HI: Any = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture(scope="module")
+def sdk(shared_server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{shared_server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def client(sdk: openai.OpenAI, served: Served) -> openai.OpenAI:
+    return sdk
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="fake", messages=HI, n=2, logprobs=True, top_logprobs=1)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.choices[0].message.content == REPLY and answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+    assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.content is not None
+    assert len(answer.choices[0].logprobs.content) == len(REPLY.encode())
+    history = [*HI, answer.choices[0].message.model_dump(), *HI]
+    assert client.chat.completions.create(model="fake", messages=history).choices[0].message.content == REPLY
+
+
+def test_chat_stream(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="fake", messages=HI, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == REPLY
+    assert chunks[-1].usage is not None and not chunks[-1].choices
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+
+
+def test_the_stream_helper_accumulates(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="fake", messages=HI, n=2) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    assert [choice.message.content for choice in final.choices] == [REPLY, f"{REPLY} (1)"]
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="fake", prompt=["a", "b"], max_tokens=60, echo=True, logprobs=2)
+    assert [choice.text for choice in answer.choices] == ["a" + REPLY, "b" + REPLY]
+    assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.text_offset is not None
+    text = "".join(
+        chunk.choices[0].text
+        for chunk in client.completions.create(model="fake", prompt="a", max_tokens=60, stream=True)
+    )
+    assert text == REPLY
+
+
+def test_async(served: Served) -> None:
+    async def run() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+            answers = await asyncio.gather(
+                *(client.chat.completions.create(model="fake", messages=HI) for _ in range(20))
+            )
+            return [answer.choices[0].message.content or "" for answer in answers]
+
+    assert asyncio.run(run()) == [REPLY] * 20
+
+
+class Thing(BaseModel):
+    a: int
+
+
+def test_parse(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(model="fake", messages=HI, response_format=Thing)
+    assert answer.choices[0].message.parsed == Thing(a=1)
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(model="fake", messages=HI, response_format=Thing, max_tokens=2)
+
+
+def test_errors_become_the_package_s_own(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="fake", messages=HI, n=0)
+    assert caught.value.param == "n"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "x" * 700}], stream=True)
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="gpt-4", messages=HI)
+    with pytest.raises(openai.APIError, match="dead end"):
+        list(
+            client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "DEADEND"}], stream=True)
+        )
+
+
+def test_leaving_a_stream_cancels_the_request(client: openai.OpenAI, served: Served) -> None:
+    stream = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "SLOW"}], stream=True)
+    next(iter(stream))
+    assert served.backend.wait_active(1)
+    stream.close()
+    assert served.backend.wait_active(0, timeout=2.0)
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["fake"]
+    assert client.models.retrieve("fake").id == "fake"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
