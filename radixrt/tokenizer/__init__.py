@@ -1,0 +1,1 @@
+"""Process 1 (`python -P -m radixrt.tokenizer`): it owns text. See README.md."""

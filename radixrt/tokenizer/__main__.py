@@ -78,11 +78,14 @@ def serve(
     poller.register(inbound.socket, zmq.POLLIN)
     while True:
         poller.poll()
-        for _, message in inbound.receive():
-            server.handle_scheduler(message)
-        for peer, request in clients.receive():
-            server.handle_client(peer, request)
-            break
+        try:
+            for _, message in inbound.receive():
+                server.handle_scheduler(message)
+            for peer, request in clients.receive():
+                server.handle_client(peer, request)
+                break
+        except Exception:  # noqa: BLE001 - the server answers for its requests' faults; this one is nobody's
+            log.exception("a message failed")
 
 
 def _report(clients: Link[FromClient, ToClient], error: ErrorInfo) -> None:

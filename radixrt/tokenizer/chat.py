@@ -199,4 +199,5 @@ class ChatTemplate:
 
 def _words(error: Exception) -> str:
     """The error's own words, short, and without memory addresses."""
-    return re.sub(r"\bat 0x[0-9a-fA-F]+", "", str(error))[:_MAX_WORDS]
+    words = re.sub(r"\bat 0x[0-9a-fA-F]+", "", str(error))[:_MAX_WORDS]
+    return words.encode("utf-8", "replace").decode()  # JSON arguments may hold lone surrogates

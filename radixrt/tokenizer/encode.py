@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from radixrt.checkpoint import Vocabulary
@@ -94,5 +92,6 @@ class PromptEncoder:
             )
 
 
-def all_special(vocabulary: Vocabulary, ids: Sequence[int]) -> bool:
-    return all(vocabulary.is_special(int(i)) for i in ids)
+def all_special(vocabulary: Vocabulary, ids: Array) -> bool:
+    """Whether no token of int32[n] `ids` is text."""
+    return all(vocabulary.is_special(i) for i in ids.tolist())

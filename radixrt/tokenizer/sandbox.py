@@ -29,7 +29,7 @@ MAX_STEPS = 1_000_000
 """Loop iterations and calls of one rendering."""
 MAX_CHARS = 16_000_000
 """Characters of one rendering, and of any string made on the way."""
-MAX_CPU_S = 5.0
+MAX_CPU_S = 2.0
 MAX_WIDTH = 100_000
 """Largest number that may be given to an operation that pads or repeats."""
 

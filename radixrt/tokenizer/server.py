@@ -215,12 +215,15 @@ class TokenizerServer:
         peer, client_id = self._queries.pop(answer.query_id, (b"", 0))
         if not peer:
             return
+        with self._answering(peer, client_id):
+            self._send(peer, self._answer_of(client_id, answer))
+
+    def _answer_of(self, client_id: int, answer: SchedulerAnswer) -> StatsAnswer | TreeAnswer | FlushAnswer:
         if answer.stats is not None:
-            self._send(peer, StatsAnswer(request_id=client_id, stats=answer.stats))
-        elif answer.tree is not None:
-            self._send(peer, TreeAnswer(request_id=client_id, nodes=[self._cache_node(n) for n in answer.tree]))
-        else:
-            self._send(peer, FlushAnswer(request_id=client_id, freed_tokens=answer.freed_tokens or 0))
+            return StatsAnswer(request_id=client_id, stats=answer.stats)
+        if answer.tree is not None:
+            return TreeAnswer(request_id=client_id, nodes=[self._cache_node(node) for node in answer.tree])
+        return FlushAnswer(request_id=client_id, freed_tokens=answer.freed_tokens or 0)
 
     def _cache_node(self, node: TreeNode) -> CacheNode:
         return CacheNode(

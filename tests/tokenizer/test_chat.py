@@ -319,6 +319,17 @@ def test_arguments_stay_text_where_the_template_takes_text(vocabulary: Vocabular
     assert (as_object, as_text) == ('{"a": 1}', '{"a":1}')
 
 
+def test_lone_surrogates_in_arguments_are_no_fault_of_the_wire(vocabulary: Vocabulary) -> None:
+    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    prompt = ChatPrompt(messages=[ChatMessage(role="assistant", tool_calls=[call])])
+    ids, _ = template(TOOL_TEMPLATE, vocabulary).ids(prompt)
+    assert '"a": "' in vocabulary.decode(ids)
+    source = "{{ raise_exception(messages[0].tool_calls[0].function.arguments.a) }}"
+    with pytest.raises(InvalidRequest) as error:
+        template(source, vocabulary).ids(prompt)
+    error.value.message.encode()
+
+
 @pytest.mark.parametrize(
     ("words", "source", "prompt"),
     [

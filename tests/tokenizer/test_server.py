@@ -46,6 +46,9 @@ from radixrt.messages import (
 )
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import EngineStats, ModelInfo, Usage
+from radixrt.tokenizer.chat import ChatTemplate
+from radixrt.tokenizer.server import TokenizerServer
+from radixrt.tokenizer.shield import Shield
 
 from .conftest import Rig
 
@@ -377,6 +380,25 @@ def test_queries(rig: Rig, vocabulary: Vocabulary) -> None:
     (tree,) = rig.sent(TreeAnswer)
     assert tree.request_id == 2 and tree.nodes[0].text == "hello the" and tree.nodes[0].hits == 2
     assert rig.sent(FlushAnswer) == [FlushAnswer(request_id=3, freed_tokens=0)]
+
+
+def test_a_query_that_fails_is_answered(rig: Rig, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.client(Query(request_id=1, what="tree"))
+    node = TreeNode(depth=1, tokens=5, hits=2, locks=0, age_s=1.5, head=[])
+    monkeypatch.setattr(vocabulary, "decode", None)
+    rig.server.handle_scheduler(SchedulerAnswer(query_id=rig.told(SchedulerQuery)[0].query_id, tree=[node]))
+    (failed,) = rig.sent(Failed)
+    assert (failed.request_id, failed.error.kind) == (1, "GenerationFailed")
+
+
+def test_a_scheduler_that_takes_nothing_is_an_overload(vocabulary: Vocabulary) -> None:
+    sent: list[Any] = []
+    chat = ChatTemplate(None, Shield(vocabulary))
+    server = TokenizerServer(vocabulary, chat, lambda _, message: sent.append(message) is None, lambda _: False)
+    server.handle_client(b"c", submit(1))
+    server.handle_client(b"c", Query(request_id=2, what="stats"))
+    assert [(m.request_id, m.error.kind) for m in sent] == [(1, "Overloaded"), (2, "Overloaded")]
+    assert server.open_requests == 0
 
 
 def test_hello_hears_the_state_then_and_later(rig: Rig) -> None:
