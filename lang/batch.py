@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from radixrt.backend import Backend
 from radixrt.errors import InvalidRequest
 from radixrt.lang.errors import ProgramError
+from radixrt.lang.loop import refuse_on_loop
 from radixrt.lang.state import ProgramState
 from radixrt.lang.workers import Workers
 
@@ -25,6 +26,7 @@ def run_batch(
     function: Function, batch: Batch, *, backend: Backend | None, num_threads: int, progress_bar: bool
 ) -> list[ProgramState]:
     """See `Function.run_batch`. Interrupted, it cancels what runs, starts nothing more, and ends its threads."""
+    refuse_on_loop(f"{function.name}.arun_batch")
     states = _states(function, batch, backend, num_threads)
     workers = Workers(min(num_threads, max(1, len(batch))), f"radixrt-batch-{function.name}")
     with _progress(function.name, len(batch), progress_bar) as advance:

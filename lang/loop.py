@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from radixrt.errors import InvalidRequest
+
 _THREAD_NAME = "radixrt-lang"
 
 
@@ -68,3 +70,10 @@ def loop_thread() -> LoopThread:
 def post(function: Callable[..., object], *args: Any) -> None:
     """Has `function(*args)` called on the loop, soon; from any thread, in the order of the calls."""
     loop_thread().loop.call_soon_threadsafe(function, *args)
+
+
+def refuse_on_loop(instead: str) -> None:
+    """InvalidRequest on the loop's own thread, which would wait for itself."""
+    current = _current
+    if current is not None and current.is_current:
+        raise InvalidRequest(f"this thread does the programs' work and cannot wait for it: use {instead}")

@@ -16,6 +16,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.executor import Branch, Run
 from radixrt.lang.expressions import Call
+from radixrt.lang.loop import refuse_on_loop
 from radixrt.lang.state import ProgramState
 from radixrt.lang.variables import settled
 from radixrt.lang.workers import bodies
@@ -85,6 +86,7 @@ class Function:
         What the body itself raises is raised here, after the run's outstanding requests were cancelled. A generation
         that failed raises ProgramError where its result is read.
         """
+        refuse_on_loop(f"{self.name}.arun")
         state = self._state(backend, args, kwargs)
         with _ending(state.run):
             self._call(state, args, kwargs)

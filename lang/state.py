@@ -29,7 +29,7 @@ from radixrt.lang.expressions import (
     as_expr,
 )
 from radixrt.lang.forks import Forks
-from radixrt.lang.loop import loop_thread
+from radixrt.lang.loop import refuse_on_loop
 from radixrt.lang.operations import (
     AddText,
     BeginScope,
@@ -278,8 +278,7 @@ class ProgramState:
 
     def _wait(self, future: Future[R]) -> R:
         """What a branch answers; its failure ends the work of the branches beside it."""
-        if loop_thread().is_current:
-            raise InvalidRequest("this thread does the program's work and cannot wait for it: use the async twin")
+        refuse_on_loop("the async twin of this call")
         return self._unwrap(future, future.exception())
 
     async def _await(self, future: Future[R]) -> R:

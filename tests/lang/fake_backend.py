@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from radixrt.backend import Tokens
 from radixrt.errors import InvalidRequest
-from radixrt.messages import ChatMessage, ChatPrompt, TextPrompt
+from radixrt.messages import ChatPrompt, TextPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
 from radixrt.results import Choice, Delta, Generation, ModelInfo, Usage
@@ -68,17 +68,20 @@ def logprob(before: Sequence[int], token: int) -> float:
 
 
 class Gate:
-    """Holds a request until it is opened; `reached` tells that one has come."""
+    """Holds requests until it is opened; `reached` tells that `count` of them have come."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
         self.reached = threading.Event()
+        self._missing = count
         self._open: Future[None] = Future()
 
     def open(self) -> None:
         self._open.set_result(None)
 
     async def wait(self) -> None:
-        self.reached.set()
+        self._missing -= 1
+        if self._missing <= 0:
+            self.reached.set()
         await asyncio.shield(asyncio.wrap_future(self._open))
 
 
@@ -233,7 +236,7 @@ class FakeBackend:
 
 
 def _choice(index: int, answer: str, params: SamplingParams) -> Choice:
-    """The answer under max_tokens and stop strings; ids keep the tokens that the stop string lies in, as an engine's do."""
+    """The answer under max_tokens and stop strings; as an engine's, the ids keep those of the stop string."""
     every = encode(answer)
     limit = len(every) if params.max_tokens is None else params.max_tokens
     for count in range(1, min(limit, len(every)) + 1):

@@ -1,0 +1,161 @@
+"""select: which tokens are scored, and how each method compares; against the toy model's own log-probabilities."""
+
+from __future__ import annotations
+
+import pytest
+from fake_backend import BOS, EOS, FakeBackend, encode, logprob, mean
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radixrt.lang import ProgramState, SelectMeta, function, gen, select
+from radixrt.lang.choices import decide, greedy, split_options
+
+METHODS = ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized")
+
+
+def scores_of(prompt: list[int], option: list[int]) -> tuple[float, ...]:
+    return tuple(logprob([*prompt, *option[:j]], option[j]) for j in range(len(option)))
+
+
+def run_select(backend: FakeBackend, before: str, choices: list[str], method: str) -> tuple[ProgramState, SelectMeta]:
+    @function
+    def program(s):
+        s += before + select("x", choices, choices_method=method)
+
+    state = program.run(backend=backend)
+    meta = state.meta("x")
+    assert isinstance(meta, SelectMeta)
+    return state, meta
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scores_are_those_of_each_options_own_tokens(backend: FakeBackend, method: str) -> None:
+    choices = ["Yes", "No", "Yes there", "No idea"]
+    state, meta = run_select(backend, "Answer:", choices, method)
+    prompt = encode("Answer:")
+    options = [encode(choice) for choice in choices]
+    assert [list(ids) for ids in meta.token_ids] == options
+    conditional = [scores_of(prompt, option) for option in options]
+    assert meta.logprobs == tuple(conditional)
+    expected = [mean(row) for row in conditional]
+    if method == "unconditional_likelihood_normalized":
+        bare = [scores_of([EOS], option) for option in options]  # no BOS here: the end-of-text token stands before
+        assert meta.unconditional == tuple(bare)
+        expected = [mean([a - b for a, b in zip(*rows, strict=True)]) for rows in zip(conditional, bare, strict=True)]
+    assert meta.scores == pytest.approx(expected, abs=1e-12)
+    if method != "greedy_token_selection":
+        assert meta.index == expected.index(max(expected))
+    assert state["x"] == meta.choice == choices[meta.index]
+    assert state.ids == prompt + options[meta.index]
+    assert state.text() == "Answer:" + state["x"]
+
+
+def test_an_option_that_merges_with_the_text_before_it_is_scored_merged(backend: FakeBackend) -> None:
+    _, meta = run_select(backend, "Answer: ", ["Yes", "No", "@@qz"], "token_length_normalized")
+    prompt = encode("Answer:")  # the space belongs to " Yes" and " No", so it is scored for all three
+    assert [list(ids) for ids in meta.token_ids] == [encode(" Yes"), encode(" No"), encode(" @@qz")]
+    assert meta.logprobs == tuple(scores_of(prompt, list(ids)) for ids in meta.token_ids)
+
+
+def test_options_with_and_without_the_space_agree(backend: FakeBackend) -> None:
+    _, inside = run_select(backend, "Answer: ", ["Yes", "No"], "token_length_normalized")
+    _, outside = run_select(backend, "Answer:", [" Yes", " No"], "token_length_normalized")
+    assert inside.logprobs == outside.logprobs and inside.index == outside.index
+
+
+def test_with_bos_the_unconditional_scores_start_from_it() -> None:
+    backend = FakeBackend(bos=True)
+    _, meta = run_select(backend, "Q", ["Yes", "No"], "unconditional_likelihood_normalized")
+    assert meta.unconditional == tuple(scores_of([BOS], encode(choice)) for choice in ("Yes", "No"))
+    assert meta.logprobs == tuple(scores_of([BOS, *encode("Q")], encode(choice)) for choice in ("Yes", "No"))
+
+
+def test_a_select_at_the_very_beginning(backend: FakeBackend) -> None:
+    _, meta = run_select(backend, "", ["Yes", "No"], "token_length_normalized")
+    assert meta.logprobs == tuple(scores_of([EOS], encode(choice)) for choice in ("Yes", "No"))
+
+
+def test_after_generated_text_options_are_tokenized_by_themselves(backend: FakeBackend) -> None:
+    backend.script = lambda text: "a"
+
+    @function
+    def program(s):
+        s += "." + gen("g") + select("x", ["b", "c"]) + gen("h")
+
+    state = program.run(backend=backend)
+    before = encode(".") + encode("a")
+    assert state.meta("x").logprobs == tuple(scores_of(before, encode(choice)) for choice in "bc")
+    assert backend.prompts[1] == before + encode(state["x"])
+
+
+def test_choices_that_are_beginnings_of_one_another(backend: FakeBackend) -> None:
+    choices = ["a", "ab", "abc", "🙂", " reddish", " red"]
+    for method in METHODS:
+        state, meta = run_select(backend, "!", choices, method)
+        assert state["x"] in choices
+        assert [list(ids) for ids in meta.token_ids] == [encode(choice) for choice in choices]
+
+
+def test_the_callers_list_is_not_kept(backend: FakeBackend) -> None:
+    choices = ["Yes", "No"]
+    expr = select("x", choices)
+    choices.append("Bye")
+
+    @function
+    def program(s):
+        s += "a" + expr
+
+    assert program.run(backend=backend).meta("x").choices == ("Yes", "No")
+
+
+# --- the methods themselves -----------------------------------------------------------------------------------------
+
+
+def test_greedy_follows_the_likeliest_token_not_the_best_mean() -> None:
+    options = [(1, 2), (3, 4)]
+    logprobs = [(-0.5, -9.0), (-1.0, -1.0)]
+    assert decide("greedy_token_selection", options, logprobs, None)[0] == 0
+    assert decide("token_length_normalized", options, logprobs, None)[0] == 1
+
+
+def test_greedy_keeps_options_that_share_a_token_together_despite_rounding() -> None:
+    options = [(7, 1), (7, 2)]
+    assert greedy(options, [(-1.0000001, -0.1), (-1.0, -5.0)]) == 0
+
+
+def test_greedy_compares_an_ended_option_by_its_mean() -> None:
+    options = [(7,), (7, 8)]
+    assert greedy(options, [(-1.0,), (-1.0, -0.5)]) == 1
+    assert greedy(options, [(-1.0,), (-1.0, -1.5)]) == 0
+
+
+def test_unconditional_takes_away_what_is_likely_anywhere() -> None:
+    options = [(1,), (2,)]
+    winner, scores = decide("unconditional_likelihood_normalized", options, [(-1.0,), (-2.0,)], [(-0.5,), (-4.0,)])
+    assert winner == 1 and scores == (-0.5, 2.0)
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4).map(tuple), min_size=1, max_size=6, unique=True
+    )
+)
+def test_greedy_is_what_greedy_decoding_among_the_options_gives(options: list[tuple[int, ...]]) -> None:
+    """Where no option is the beginning of another: walk from the root, always to the likeliest child that exists."""
+    if any(a != b and b[: len(a)] == a for a in options for b in options):
+        return
+    logprobs = [tuple(logprob(option[:j], option[j]) for j in range(len(option))) for option in options]
+    walked: tuple[int, ...] = ()
+    while walked not in options:
+        children = {option[len(walked)] for option in options if option[: len(walked)] == walked}
+        walked = (*walked, max(sorted(children), key=lambda token: logprob(walked, token)))
+    assert options[greedy(options, logprobs)] == walked
+
+
+@given(st.text("ab c", max_size=5), st.lists(st.text("ab c", min_size=1, max_size=4), min_size=1, max_size=5))
+def test_splitting_loses_no_token(before: str, choices: list[str]) -> None:
+    joined = [encode(before + choice) for choice in choices]
+    shared, options = split_options(encode(before), joined)
+    assert [[*shared, *option] for option in options] == joined
+    assert list(shared) == encode(before)[: len(shared)]
+    assert all(options)
