@@ -84,7 +84,7 @@ def serve(
             for peer, request in clients.receive():
                 server.handle_client(peer, request)
                 break
-        except Exception:  # noqa: BLE001 - the server answers for its requests' faults; this one is nobody's
+        except Exception:  # the server answers for its requests' faults; this one is nobody's
             log.exception("a message failed")
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from radixrt.checkpoint import Vocabulary
 from radixrt.errors import InvalidRequest
@@ -56,6 +59,7 @@ def chat(*turns: tuple[str, str], **kwargs: Any) -> ChatPrompt:
     return ChatPrompt(messages=messages(*turns), **kwargs)
 
 
+@cache
 def transformers_tokenizer(vocabulary: Vocabulary, source: str) -> Any:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
@@ -89,6 +93,19 @@ def assert_equals_transformers(vocabulary: Vocabulary, source: str) -> None:
 
 def test_equals_transformers_on_the_real_model(smollm2: Any) -> None:
     assert_equals_transformers(smollm2.vocabulary(None), smollm2.chat_template)
+
+
+@settings(deadline=None, max_examples=60)
+@given(contents=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=1, max_size=4))
+def test_any_content_equals_transformers(smollm2: Any, contents: list[str]) -> None:
+    vocabulary = smollm2.vocabulary(None)
+    assume(not any(spelling in content for spelling in vocabulary.special_tokens for content in contents))
+    turns = [("user" if i % 2 == 0 else "assistant", content) for i, content in enumerate(contents)]
+    plain = [{"role": role, "content": content} for role, content in turns]
+    truth = transformers_tokenizer(vocabulary, smollm2.chat_template)
+    ids, text = template(smollm2.chat_template, vocabulary).ids(chat(*turns))
+    assert ids == truth.apply_chat_template(plain, add_generation_prompt=True, return_dict=False)
+    assert text == truth.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
 
 
 @pytest.mark.parametrize("source", [CHATML, TOOL_TEMPLATE, LLAMA3, GENERATION])
