@@ -20,6 +20,7 @@ from radixrt.errors import ConstraintError
 from radixrt.grammar import keywords as kw
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern, is_writable
+from radixrt.grammar.ranges import check_narrow_ranges
 from radixrt.grammar.recursion import check_recursion
 from radixrt.grammar.schema_text import parse
 from radixrt.grammar.schema_tree import Node, Tree, pointer
@@ -49,8 +50,10 @@ def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> 
     for node in tree.nodes:
         checker.check(node)
     check_recursion(tree)
-    for node in tree.judging():
+    judging = tree.judging()
+    for node in judging:
         _check_refused(node)
+    check_narrow_ranges(judging)
     return source
 
 

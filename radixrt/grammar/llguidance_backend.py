@@ -322,7 +322,7 @@ def compile_constraint(
 
 
 _NO_FORCING = '%llguidance {"no_forcing": true}'
-"""Else, where the next bytes are certain, a mask allows only the library's own tokens for them, while it accepts any."""
+"""Else, where the next bytes are certain, a mask holds only the library's own tokens for them, while it accepts any."""
 
 
 def _unforced(source: str) -> str:

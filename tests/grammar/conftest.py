@@ -1,4 +1,4 @@
-"""A small tokenizer of our own (bytes, some hundred merges, control tokens), so that whole vocabularies can be tried."""
+"""A small tokenizer of our own (bytes, some hundred merges, control tokens): its whole vocabulary can be tried."""
 
 from __future__ import annotations
 
