@@ -43,3 +43,13 @@ def engine(smollm2_path: Path) -> Iterator[Engine]:
 
     with Engine(str(smollm2_path), served_model_name="smollm2-135m", dtype="float32", check=True) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def tiny_path(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model's directory: it loads in a moment, and its text means nothing."""
+    from radixrt.checkpoint import open_checkpoint
+    from tests.tiny import write_tiny_llama
+
+    vocabulary = open_checkpoint(smollm2_path).vocabulary()
+    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", vocabulary.tokenizer_json())
