@@ -7,4 +7,9 @@ from radixrt.models.blocks import Traits
 
 
 def traits(config: ModelConfig) -> Traits:
-    return Traits(qkv_bias=config.attention_bias, output_bias=config.attention_bias, mlp_bias=config.mlp_bias)
+    return Traits(
+        qkv_bias=config.attention_bias,
+        output_bias=config.attention_bias,
+        mlp_bias=config.mlp_bias,
+        sliding_window=config.sliding_window,  # GGUF files call Mistral llama, too
+    )
