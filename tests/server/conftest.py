@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from radixrt.server.app import create_app
 from radixrt.server.serve import bind, url_of
 
 from .fake_backend import FakeBackend
+from .live import Live, live_server
 
 
 @dataclass
@@ -70,3 +72,11 @@ def served(shared_server: Served) -> Served:
     """One server for all tests (starting one takes time), over a backend that has seen nothing yet."""
     shared_server.backend.reset()
     return shared_server
+
+
+@pytest.fixture(scope="session")
+def live(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """`radixrt serve` over the small model in float32, for all live tests of a session."""
+    log = tmp_path_factory.mktemp("live") / "server.log"
+    with live_server(log, "--dtype", "float32", "--kv-tokens", "12000") as server:
+        yield server

@@ -1,0 +1,135 @@
+"""The small model over HTTP: clients that leave, metrics, health, dead processes, signals (R39, R51, R53, R55, R56)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from .events import strict
+from .live import Live, live_server, stop
+
+LONG: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Write a very long story."}], "max_tokens": 900, "ignore_eos": True,
+}  # fmt: skip
+
+
+def start(live: Live, body: dict[str, Any]) -> socket.socket:
+    host, port = live.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+    connection.sendall(head + data)
+    return connection
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_clients_that_leave_a_stream(live: Live, n: int) -> None:
+    assert live.idle_within(10)
+    before = live.metrics()["radixrt_requests_finished_total|abort"]
+    connections = [start(live, {**LONG, "stream": True, "n": n}) for _ in range(8)]
+    for connection in connections:
+        assert connection.recv(12) == b"HTTP/1.1 200"  # its first token is there
+    for connection in connections:
+        connection.close()
+    assert live.idle_within(2.0)
+    assert live.metrics()["radixrt_requests_finished_total|abort"] == before + 8
+
+
+def test_clients_that_leave_a_plain_request_or_the_queue(live: Live) -> None:
+    assert live.idle_within(10)
+    connections = [
+        start(live, {**LONG, "stream": i % 2 == 0, "n": 4}) for i in range(24)
+    ]  # more rows than one step has
+    with httpx.Client(base_url=live.url, timeout=5) as probe:
+        for _ in range(20):
+            assert probe.get("/health", timeout=0.5).status_code == 200
+    for connection in connections:
+        connection.close()
+    assert live.idle_within(2.0)
+    assert live.answer("hi", choice=["fine"]) == "fine"
+
+
+def test_metrics_are_sums_of_usage(live: Live) -> None:
+    assert live.idle_within(10)
+    before = live.metrics()
+    usages = [live.chat(text, max_tokens=3).json()["usage"] for text in ("One", "Two", "One", "Two")]
+    after = live.metrics()
+
+    def grown(name: str) -> float:
+        return after[name] - before[name]
+
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    assert cached > 0 and grown("radixrt_prefix_hits_tokens_total") == cached
+    assert grown("radixrt_prefix_queries_tokens_total") == sum(usage["prompt_tokens"] for usage in usages)
+    assert grown("radixrt_generation_tokens_total") == sum(usage["completion_tokens"] for usage in usages)
+
+
+def test_the_tree_is_shown_and_flushed(live: Live) -> None:
+    assert live.chat("Zebras are striped.", max_tokens=2).status_code == 200
+    nodes = live.http.get("/cache").json()["nodes"]
+    assert any("Zebra" in node["text"] for node in nodes) or sum(node["tokens"] for node in nodes) > 20
+    assert live.idle_within(10)
+    assert live.http.post("/flush_cache").json()["freed_tokens"] > 0
+    assert live.metrics()["radixrt_kv_cached_tokens"] == 0
+
+
+@pytest.fixture
+def own(smollm2_path: Path, tmp_path: Path) -> Iterator[Live]:
+    """A server that the test may ruin."""
+    with live_server(tmp_path / "server.log", "--kv-tokens", "4096") as server:
+        yield server
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "runner", "tokenizer"])
+def test_a_dead_process_is_noticed_and_told(own: Live, victim: str) -> None:
+    children = own.children()
+    (target,) = [child for child in children if any(f"radixrt.{victim}" in word for word in child.cmdline())]
+    killed = threading.Event()
+    parts: list[str] = []
+
+    def read() -> None:
+        body = {**LONG, "stream": True}
+        with httpx.stream("POST", f"{own.url}/v1/chat/completions", json=body, timeout=30) as response:
+            for line in response.iter_lines():
+                if line:
+                    parts.append(line.removeprefix("data: "))
+                if len(parts) == 3 and not killed.is_set():
+                    target.kill()
+                    killed.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        assert killed.wait(30)
+        reading.result(timeout=10)
+    assert "error" in strict(parts[-1]) and "[DONE]" not in parts
+    response = own.http.get("/health", timeout=5)
+    assert response.status_code == 503
+    assert own.process.wait(timeout=30) == 1
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(own: Live, number: int) -> None:
+    children = own.children()
+    assert len(children) >= 3
+    connection = start(own, {**LONG, "stream": True})
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    assert stop(own, number) == 0
+    received = b"".join(iter(lambda: connection.recv(65536), b""))
+    connection.close()
+    assert b'"error"' in received or b"[DONE]" in received
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    host, port = own.url.removeprefix("http://").split(":")
+    socket.create_server((host, int(port))).close()
