@@ -190,7 +190,8 @@ class _Scanner:
             )
 
     def _range_follows(self) -> bool:
-        return self.text.startswith("-", self.at) and self.text[self.at + 1 : self.at + 2] not in ("]", "")
+        # "--" is Rust's set difference, wherever it stands in a class.
+        return self.text.startswith("-", self.at) and self.text[self.at + 1 : self.at + 2] not in ("]", "-", "")
 
     def _member(self, start: int) -> int | frozenset[int] | None:
         if self.at >= len(self.text):

@@ -33,7 +33,7 @@ def check_narrow_ranges(nodes: Sequence[Node]) -> None:
 
 
 def _exclusive(node: Node, name: str) -> float | None:
-    value = node.schema.get(name)
+    value: float | None = node.schema.get(name)
     if isinstance(value, bool):  # draft 4
         value = node.schema.get(name.replace("exclusiveM", "m")) if value else None
     return value
