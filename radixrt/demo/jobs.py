@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from radixrt.demo import inputs
-from radixrt.demo.programs import Intake, desk, intake, triage
+from radixrt.demo.programs import LABELS, Intake, desk, intake, triage
 from radixrt.demo.screen import Screen
 from radixrt.demo.tally import Tally
 
@@ -28,6 +28,7 @@ def run_demo(engine: Engine, screen: Screen | None = None) -> None:
     screen.line(
         f"{info.name}: {info.dtype} on {info.device}, {info.threads} threads, {info.kv_tokens:,} KV tokens", "bold"
     )
+    screen.line("A model as small as the demo's is often wrong; what to look at are the numbers below its words.")
     agents, notes, tickets, policy = inputs.agents(), inputs.notes(), inputs.tickets(), inputs.policy()
 
     def show_agents(states: Sequence[ProgramState]) -> None:
@@ -48,7 +49,9 @@ def run_demo(engine: Engine, screen: Screen | None = None) -> None:
         for ticket, label in zip(tickets, labels, strict=True):
             screen.turn(label, ticket.text)
         agreed = sum(ticket.label == label for ticket, label in zip(tickets, labels, strict=True))
-        screen.line(f"  {agreed} of {len(labels)} labels are those that a person gave")
+        screen.line(
+            f"  {agreed} of {len(labels)} labels are those that a person gave (chance: {len(labels) // len(LABELS)})"
+        )
 
     measure(
         engine, screen,

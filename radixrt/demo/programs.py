@@ -10,12 +10,6 @@ from pydantic import BaseModel, Field
 from radixrt.lang import ProgramState, assistant, function, gen, select, system, user
 
 LABELS = ("delivery", "repair", "refund", "rental")
-EXAMPLES = (
-    ("Where is my package? It was due yesterday.", "delivery"),
-    ("The bridge of my violin is broken. Can you mend it?", "repair"),
-    ("Please give me my money back for the strings.", "refund"),
-    ("What do you charge per month to hire a cello?", "rental"),
-)
 
 
 class Intake(BaseModel):
@@ -30,19 +24,65 @@ class Intake(BaseModel):
     insured: bool
 
 
+# A small model follows examples better than instructions. They stand before what differs from run to run, so they are
+# computed once, like the policy.
+ANSWERS = (
+    ("How much is express delivery?", "Express delivery costs 14 euros and arrives the next working day (rule 3)."),
+    ("Can I return opened rosin?", "I am sorry, opened rosin cannot be returned (rule 8)."),
+)
+RECORDS = (
+    (
+        "Handed in by Rosa Engel: a guitar from the hands of Pieter Blom, 1965. The neck is bent. We said 210 euros. "
+        "Nothing is insured.",
+        Intake(
+            owner="Rosa Engel",
+            instrument="guitar",
+            maker="Pieter Blom",
+            built=1965,
+            fault="the neck is bent",
+            estimate_euros=210,
+            insured=False,
+        ),
+    ),
+    (
+        "Dr. Paul Amsel sent a viola by the Ivanka workshop, made in 1940. The scroll is chipped; 75 euros. The "
+        "opera's insurance pays.",
+        Intake(
+            owner="Dr. Paul Amsel",
+            instrument="viola",
+            maker="Ivanka workshop",
+            built=1940,
+            fault="the scroll is chipped",
+            estimate_euros=75,
+            insured=True,
+        ),
+    ),
+)
+TOPICS = (
+    ("Where is my package? It was due yesterday.", "delivery"),
+    ("The bridge of my violin is broken. Can you mend it?", "repair"),
+    ("Please give me my money back for the strings.", "refund"),
+    ("What do you charge per month to hire a cello?", "rental"),
+)
+
+
 @function
 def desk(s: ProgramState, policy: str, turns: Sequence[str]) -> None:
     """One agent: the policy, then a few questions. Agents share the policy's tokens, turns share all before them."""
     s += system(policy)
+    for question, answer in ANSWERS:
+        s += user(question) + assistant(answer)
     for number, turn in enumerate(turns):
         s += user(turn)
-        s += assistant(gen(f"answer{number}", max_tokens=40, temperature=0))
+        s += assistant(gen(f"answer{number}", max_tokens=40, temperature=0, frequency_penalty=0.4))
 
 
 @function
 def intake(s: ProgramState, note: str) -> None:
     """One note becomes one record: the text is held to the schema token by token, so it always parses."""
     s += system("You read notes of an instrument workshop and write each one down as a JSON record.")
+    for example, record in RECORDS:
+        s += user(example) + assistant(record.model_dump_json())
     s += user(note)
     s += assistant(gen("record", type=Intake, max_tokens=160, temperature=0))
 
@@ -50,9 +90,7 @@ def intake(s: ProgramState, note: str) -> None:
 @function
 def triage(s: ProgramState, ticket: str) -> None:
     """One ticket gets one label: no text is generated, the labels are scored and the likeliest is taken."""
-    s += system("Sort the tickets of an instrument workshop. Labels: " + ", ".join(LABELS) + ".")
-    for text, label in EXAMPLES:
-        s += user(text)
-        s += assistant(label)
-    s += user(ticket)
-    s += assistant(select("label", LABELS))
+    s += "Tickets of an instrument workshop and their topics.\n"
+    for text, label in TOPICS:
+        s += f"\nTicket: {text}\nTopic: {label}\n"
+    s += f"\nTicket: {ticket}\nTopic: " + select("label", LABELS)

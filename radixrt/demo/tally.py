@@ -9,14 +9,15 @@ from radixrt.results import EngineStats
 
 @dataclass(frozen=True)
 class Tally:
-    """What a job cost. Seconds are wall time; the time to first token is the mean over the job's requests."""
+    """What a job cost. Seconds are wall time. `ttft_s` is the mean over the job's requests, from their arrival at the
+    scheduler; for requests that only score text, it is the time to the scores."""
 
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
     seconds: float
     ttft_s: float | None
-    """None: no request of the job generated a token."""
+    """None: no request got that far."""
 
     @classmethod
     def between(cls, before: EngineStats, after: EngineStats, seconds: float) -> Tally:
@@ -34,10 +35,11 @@ class Tally:
         """The numbers in words."""
         share = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         rate = self.generated_tokens / self.seconds if self.seconds else 0.0
-        first = f"{self.ttft_s:.2f} s on average" if self.ttft_s is not None else "none was generated"
+        what = "first token" if self.generated_tokens else "scores after"
+        first = f"{self.ttft_s:.2f} s on average" if self.ttft_s is not None else "-"
         return [
             f"prompt tokens    {self.prompt_tokens:,}, {self.cached_tokens:,} of them from the tree ({share:.0%})",
             f"generated        {self.generated_tokens:,} tokens, {rate:.1f} tokens/s",
-            f"first token      {first}",
+            f"{what:<16} {first}",
             f"time             {self.seconds:.1f} s",
         ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from radixrt.results import CacheNode
 
-CHILDREN_SHOWN = 6
+CHILDREN_SHOWN = 4
 TEXT_SHOWN = 48
 
 
