@@ -141,8 +141,11 @@ def test_select_at_the_start_of_a_turn(engine: Engine) -> None:
         b = greet.run(before=" ", choices=words, method=method, backend=engine)
         c = greet.run(before="", choices=[" " + word for word in words], method=method, backend=engine)
         assert "@@qz" not in a["x"] + b["x"] + c["x"]
-        assert b.meta("x").logprobs == pytest.approx(c.meta("x").logprobs, abs=1e-4)
-        assert a["x"] == c["x"].strip()
+        assert b.meta("x").token_ids == c.meta("x").token_ids
+        for inside, outside in zip(b.meta("x").logprobs, c.meta("x").logprobs, strict=True):
+            assert inside == pytest.approx(outside, abs=1e-4)
+        if method == "greedy_token_selection":  # the others divide by a length that the space changes
+            assert a["x"] == c["x"].strip()
     greedy = free.run(backend=engine)["x"]
     begun = [word for word in words if greedy.startswith(word)]
     for word in begun:
