@@ -72,7 +72,7 @@ def plan(
     masked: list[int] = (),
     scores: list = (),
 ) -> StepPlan:
-    """entries: {row, tokens, at (position of the first), slots, private, sample}; spans: (slots, first row, end row)."""
+    """entries: {row, tokens, at (first position), slots, private, sample}; spans: (slots, first row, end row)."""
     ints = lambda values: np.array(list(values), np.int32)  # noqa: E731
     offset, rows_of_spans = 0, []
     for slots, first, end in spans:

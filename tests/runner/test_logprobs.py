@@ -11,7 +11,9 @@ from .test_sampler import make_logits
 
 def truth(logits: torch.Tensor) -> np.ndarray:
     wide = logits.double().numpy()
-    return wide - np.log(np.exp(wide - wide.max(-1, keepdims=True)).sum(-1, keepdims=True)) - wide.max(-1, keepdims=True)
+    return (
+        wide - np.log(np.exp(wide - wide.max(-1, keepdims=True)).sum(-1, keepdims=True)) - wide.max(-1, keepdims=True)
+    )
 
 
 def test_log_softmax_is_finite_and_not_positive():
@@ -52,5 +54,7 @@ def test_scores_are_computed_in_slices(count):
     expected = truth(hidden @ head.T)
     np.testing.assert_allclose(answer.logprobs, expected[np.arange(count), targets], atol=1e-4)
     np.testing.assert_allclose(answer.top_logprobs, -np.sort(-expected, axis=-1)[:, :4], atol=1e-4)
-    np.testing.assert_allclose(np.take_along_axis(expected, answer.top_ids.astype(int), -1), answer.top_logprobs, atol=1e-4)
+    np.testing.assert_allclose(
+        np.take_along_axis(expected, answer.top_ids.astype(int), -1), answer.top_logprobs, atol=1e-4
+    )
     assert widest <= logprobs.SLICE_TOKENS

@@ -34,7 +34,7 @@ class Bench:
         return self.link.sent[before:]
 
 
-@pytest.fixture()
+@pytest.fixture
 def bench() -> Bench:
     bench = Bench()
     assert bench.go(Connect()) == [READY]

@@ -18,7 +18,7 @@ from .reference import kept_probabilities, near_an_edge, token_at
 V = 64
 
 
-@pytest.fixture()
+@pytest.fixture
 def model() -> FakeModel:
     return FakeModel(V)
 
@@ -28,7 +28,7 @@ def make_stepper(model: FakeModel, vocabulary: int = V, slots: int = 200) -> Ste
     return Stepper(model, kv, vocab_size=V, vocabulary=vocabulary, context_length=512)
 
 
-@pytest.fixture()
+@pytest.fixture
 def stepper(model: FakeModel) -> Stepper:
     return make_stepper(model)
 
@@ -232,9 +232,7 @@ def test_a_dead_row_goes_on_dead_and_its_neighbour_alive(model, stepper):
     entries = [{"row": r, "tokens": [r, 5], "at": 0, "slots": [2 * r, 2 * r + 1]} for r in range(2)]
     opens = [RowOpen(row=r, temperature=0.0) for r in range(2)]
     stepper.run(plan(0, entries, opens=opens, masked=[0]), lambda: StepMasks(step=0, bitmask=mask_of([])))
-    entries = [
-        {"row": r, "tokens": [-1], "at": 2, "slots": [50 + r], "private": [2 * r, 2 * r + 1]} for r in range(2)
-    ]
+    entries = [{"row": r, "tokens": [-1], "at": 2, "slots": [50 + r], "private": [2 * r, 2 * r + 1]} for r in range(2)]
     result = stepper.run(plan(1, entries), no_masks)
     assert result.tokens.tolist() == [-1, model.greedy([1, 5], 2)[1]]
 
@@ -330,7 +328,9 @@ def test_a_malformed_plan_is_refused_before_the_model_runs(model, stepper, name)
 
 
 @pytest.mark.parametrize(
-    "opened", [RowOpen(row=-1), RowOpen(row=1 << 20), RowOpen(row=1, bias_ids=[1], bias=[])], ids=["low", "high", "bias"]
+    "opened",
+    [RowOpen(row=-1), RowOpen(row=1 << 20), RowOpen(row=1, bias_ids=[1], bias=[])],
+    ids=["low", "high", "bias"],
 )
 def test_a_malformed_row_is_refused_and_the_others_are_opened(model, stepper, opened):
     entry = {"row": 0, "tokens": [1], "at": 0, "slots": [0]}
