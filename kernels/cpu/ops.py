@@ -21,7 +21,7 @@ def add_rms_norm(
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    swapped = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    swapped = x.view(*x.shape[:-1], 2, -1).flip(-2).view(x.shape)
     return torch.addcmul(x * cos, swapped, sin)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -22,7 +24,7 @@ def tree_attention(
     group = q.shape[1] // k.shape[1]
     for row in range(layout.num_rows):
         new = slice(int(layout.starts[row]), int(layout.starts[row + 1]))
-        slots, hidden = layout.derive(("rows", sliding_window, row), lambda r=row: _row(layout, r, sliding_window))
+        slots, hidden = layout.derive(("rows", sliding_window, row), partial(_row, layout, row, sliding_window))
         row_keys = torch.cat([keys[:, slots], k[new].transpose(0, 1)], dim=1).repeat_interleave(group, dim=0)
         row_values = torch.cat([values[:, slots], v[new].transpose(0, 1)], dim=1).repeat_interleave(group, dim=0)
         scores = (q[new].transpose(0, 1).float() @ row_keys.float().transpose(1, 2)) * scale  # [H, n, context + n]
