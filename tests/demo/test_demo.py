@@ -84,6 +84,6 @@ def test_every_ticket_gets_a_label(jobs: list[str]) -> None:
 def test_the_tree_is_drawn(jobs: list[str]) -> None:
     lines = [line for line in jobs[3].splitlines()[1:] if line.strip()]
     assert len(lines) > 10
-    assert any("You answer customers of Fernwick" in line for line in lines)
+    assert any("answer customers of Fernwick" in line for line in lines)
     depths = {len(line) - len(line.lstrip()) for line in lines}
     assert len(depths) >= 3
