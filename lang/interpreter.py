@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from radixrt.backend import Backend
 from radixrt.collect import Collector
 from radixrt.errors import Aborted, InvalidRequest
-from radixrt.lang.choices import decide, split_options
+from radixrt.lang.boundary import option_ids
+from radixrt.lang.choices import decide
 from radixrt.lang.context import cut_ids, tokenize_text
 from radixrt.lang.expressions import Gen, Select
 from radixrt.lang.operations import (
@@ -123,17 +123,12 @@ async def collect(deltas: AsyncIterator[Delta], samples: int, tell: Callable[[st
 async def choose(branch: Branch, select: Select, variable: Variable) -> None:
     """Scores every choice as it would be written here, token by token, and appends the best.
 
-    The pending text is tokenized together with each choice, so that a choice that merges with the text before it is
-    scored with the merged token; `choices.split_options` says where the shared part ends.
+    A choice that merges with the end of the pending text is scored with the merged token (`boundary.py`).
     """
     backend, context = branch.run.backend, branch.context
     before = await context.open(backend)
     first = not context.ids
-    texts = [before + choice for choice in select.choices]
-    head, *joined = await asyncio.gather(
-        _ids(backend, before, first=first), *(_ids(backend, text, first=first) for text in texts)
-    )
-    shared, options = split_options(head, joined)
+    shared, options = await option_ids(backend, before, select.choices, first=first)
     prompt = [*context.ids, *shared] or await beginning(backend)
     logprobs = tuple(await backend.ascore(prompt, options))
     unconditional = None
@@ -158,9 +153,3 @@ async def beginning(backend: Backend) -> tuple[int, ...]:
     if not ids:
         raise InvalidRequest("there is no text before the choices, and the model has neither BOS nor end token")
     return ids
-
-
-async def _ids(backend: Backend, text: str, *, first: bool) -> tuple[int, ...]:
-    if not text and not first:
-        return ()
-    return (await tokenize_text(backend, text, first=first)).ids

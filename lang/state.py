@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +13,7 @@ import msgspec
 from radixrt.errors import InvalidRequest
 from radixrt.lang.channel import Channel
 from radixrt.lang.context import Context, Turn
-from radixrt.lang.errors import ProgramError, UnknownVariable
+from radixrt.lang.errors import ProgramError
 from radixrt.lang.executor import Branch, Run
 from radixrt.lang.expressions import (
     Call,
@@ -30,6 +29,7 @@ from radixrt.lang.expressions import (
 )
 from radixrt.lang.forks import Forks
 from radixrt.lang.loop import refuse_on_loop
+from radixrt.lang.names import Names
 from radixrt.lang.operations import (
     AddText,
     BeginScope,
@@ -62,7 +62,7 @@ class ProgramState:
         self.run = run
         self.branch = branch
         self.siblings: Forks | None = None
-        self._variables = variables or {}
+        self._names = Names(branch, variables or {})
         self._form: Literal["text", "chat"] | None = None
         self._role: Role | None = None
 
@@ -83,10 +83,10 @@ class ProgramState:
                     self.branch.submit(AddText(text))
             case Gen(name=name):
                 self._content("gen")
-                self.branch.submit(Generate(self._declare(name), expr))
+                self.branch.submit(Generate(self._names.declare(name, Variable(name)), expr))
             case Select(name=name):
                 self._content("select")
-                self.branch.submit(Choose(self._declare(name), expr))
+                self.branch.submit(Choose(self._names.declare(name, Variable(name)), expr))
             case RoleBlock(role=role, body=body, name=name, tool_call_id=tool_call_id):
                 with self._turn(Turn(role, name, tool_call_id)):
                     self._append(body)
@@ -130,29 +130,17 @@ class ProgramState:
         try:
             yield self
         finally:
-            with self.run.changed:
-                self._variables[name] = variable
-                self.run.changed.notify_all()
+            self._names.declare(name, variable)
             self.branch.submit(EndScope(variable))
 
     def set(self, name: str, value: object) -> None:
         """Keeps a Python value as a variable."""
-        with self.run.changed:
-            self._variables[name] = Variable.known(name, value)
-            self.run.changed.notify_all()
+        self._names.declare(name, Variable.known(name, value))
 
     def _content(self, what: str) -> None:
         if self._form == "chat" and self._role is None:
             raise InvalidRequest(f"{what} stands outside of any turn: put it into user(...) or assistant(...)")
         self._form = self._form or "text"
-
-    def _declare(self, name: str | None) -> Variable:
-        variable = Variable(name)
-        if name is not None:
-            with self.run.changed:
-                self._variables[name] = variable
-                self.run.changed.notify_all()
-        return variable
 
     # --- branching ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +169,7 @@ class ProgramState:
 
     def __contains__(self, name: object) -> bool:
         """Whether the name was declared so far; does not wait."""
-        return name in self._variables
+        return name in self._names.known()
 
     def __getitem__(self, name: str) -> Any:
         return self.get(name)
@@ -195,11 +183,11 @@ class ProgramState:
 
         Raises ProgramError where the value could not be had, and UnknownVariable, a KeyError too, for a wrong name.
         """
-        return self.read(self._find(name), type)
+        return self.read(self._names.find(name), type)
 
     async def aget(self, name: str, type: Any = None) -> Any:
         """`get` for `async def` programs."""
-        variable = self._find(name)
+        variable = self._names.find(name)
         return decode(variable, await self._await(variable.future), type, self._error)
 
     def read(self, variable: Variable, type: Any = None) -> Any:
@@ -208,7 +196,7 @@ class ProgramState:
 
     def meta(self, name: str) -> Meta:
         """How a gen or a select came to its value: GenMeta or SelectMeta."""
-        variable = self._find(name)
+        variable = self._names.find(name)
         value = self._wait(variable.future)
         if value.meta is None:
             raise self._error("nothing was generated for it: the program set it itself", variable)
@@ -259,22 +247,9 @@ class ProgramState:
 
     def variables(self) -> dict[str, Variable]:
         """A copy of the names declared so far."""
-        with self.run.changed:
-            return dict(self._variables)
+        return self._names.known()
 
     # --- waiting -----------------------------------------------------------------------------------------------------
-
-    def _find(self, name: str) -> Variable:
-        with self.run.changed:
-            if self._awaits_body():
-                # The body runs in another thread and may declare the name yet.
-                self.run.changed.wait_for(lambda: name in self._variables or self.run.ended)
-            variable = self._variables.get(name)
-        if variable is not None:
-            return variable
-        if self.run.body_error is not None:
-            raise self.run.body_error.with_traceback(None)
-        raise UnknownVariable(name, self.variables(), program=self.run.program, branch=self.branch.label)
 
     def _wait(self, future: Future[R]) -> R:
         """What a branch answers; its failure ends the work of the branches beside it."""
@@ -300,19 +275,15 @@ class ProgramState:
     def _rest(self) -> None:
         """Waits until what was appended is done; where the body runs in another thread, until all of it is."""
         with self.run.changed:
-            if self._awaits_body():
+            if self._names.body_runs_elsewhere():
                 self.run.changed.wait_for(lambda: self.run.ended)
         self.branch.reach().exception()
         if self.run.ended:
             self.run.idle().result()
 
-    def _awaits_body(self) -> bool:
-        run = self.run
-        return run.streaming and not run.ended and run.body_thread != threading.get_ident()
-
     def _channel(self, name: str | None) -> Channel:
         if name is not None:
-            return self._find(name).channel
+            return self._names.find(name).channel
         channel = self.branch.read_text()
         self.run.close_at_end(self.branch, channel)
         return channel

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from radixrt.lang import ProgramState, SelectMeta, function, gen, select
 from radixrt.lang.choices import decide, greedy, split_options
+from radixrt.messages import TextPrompt
 
 METHODS = ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized")
 
@@ -159,3 +160,29 @@ def test_splitting_loses_no_token(before: str, choices: list[str]) -> None:
     assert [[*shared, *option] for option in options] == joined
     assert list(shared) == encode(before)[: len(shared)]
     assert all(options)
+
+
+# --- the boundary between a text and its options --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["the Answer:", "the Answer: ", " Hello Hello", "x" * 50, " a  b ", "\n\n", " é:"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_of_a_long_text_only_the_end_is_tokenized_with_each_option(ending: str, bos: bool) -> None:
+    backend = FakeBackend(bos=bos)
+    before = "Hello there, this is a long text. " * 12 + ending
+    choices = ["Yes", " No", "ab", "Hello"]
+    state, meta = run_select(backend, before, choices, "token_length_normalized")
+    begin = [BOS] if bos else []
+    shared, options = split_options(encode(before), [encode(before + choice) for choice in choices])
+    assert list(meta.token_ids) == options
+    assert meta.logprobs == tuple(scores_of([*begin, *shared], list(option)) for option in options)
+    assert state.ids == begin + encode(before + state["x"])
+    with_options = [p.text for p in backend.tokenized if isinstance(p, TextPrompt) and p.text.endswith("ab")]
+    assert max(map(len, with_options)) < 100
+
+
+def test_a_long_text_without_words_is_tokenized_whole(backend: FakeBackend) -> None:
+    before = "a" * 300
+    state, meta = run_select(backend, before, ["b", "c"], "token_length_normalized")
+    assert list(meta.token_ids) == split_options(encode(before), [encode(before + "b"), encode(before + "c")])[1]
+    assert state.ids == encode(before + state["x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -273,3 +274,40 @@ def test_the_servers_words_reach_the_reader(engine: Engine) -> None:
     assert raised.value.code == "context_length_exceeded"
     assert (raised.value.program, raised.value.variable) == ("program", "long")
     assert state.error is raised.value
+
+
+def test_options_after_a_long_text_have_the_ids_of_the_whole(engine: Engine) -> None:
+    shots = "".join(
+        f"Review {i}: it was {w}, really.\nLabel: {v}\n\n"
+        for i, (w, v) in enumerate([("fine", "good"), ("sad", "bad")] * 8)
+    )
+
+    @function
+    def program(s, ending, choices):
+        s += shots + ending + select("x", choices)
+
+    for ending in ("Review 99: a joy.\nLabel:", "Review 99: a joy.\nLabel: ", "Review 99: a joy.\n\n"):
+        choices = [" good", "bad", "\nneither", "12 3"]
+        state = program.run(ending=ending, choices=choices, backend=engine)
+        for ids, choice in zip(state.meta("x").token_ids, choices, strict=True):
+            whole = list(engine.tokenize(shots + ending + choice).ids)
+            assert whole[-len(ids) :] == list(ids)
+        assert state.ids == list(engine.tokenize(shots + ending + state["x"]).ids)
+
+
+def test_nothing_runs_on_after_a_failed_program(engine: Engine) -> None:
+    class Stop(Exception):
+        pass
+
+    @function
+    def program(s):
+        forks = s.fork(4)
+        forks += "Once upon a time" + gen("tale", max_tokens=2000, ignore_eos=True)
+        next(iter(forks[0].text_iter()))
+        raise Stop
+
+    with pytest.raises(Stop):
+        program.run(backend=engine)
+    deadline = time.monotonic() + 2
+    while (stats := engine.stats()).running or stats.waiting:
+        assert time.monotonic() < deadline, "the requests of a failed program still run after 2 s"
