@@ -26,5 +26,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that compile and first mask may take, in the worker."""
     compile_memory_bytes: int = 512 * 1024 * 1024
     """How far a compile may make the worker grow."""
+    max_step_s: float = 0.2
+    """CPU seconds that one fill or accept of a row may take; a row that passes it fails. (p99 of real schemas: 0.1 ms;
+    an ambiguous grammar grows with the square of the text.)"""
     max_lexer_states: int = 100_000
     """States that one matcher's lexer may build while it runs (1-2 kB each)."""

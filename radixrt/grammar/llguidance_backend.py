@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
@@ -160,15 +161,15 @@ class Compiler:
         warnings = inner.get_grammar_warnings()
         if warnings:
             raise self._refusal(constraint, "; ".join(warnings))
-        grammar = LLGuidanceGrammar(self, inner, source_bytes(constraint))
         try:
-            grammar.matcher().fill(np.zeros((1, _words(self.vocab_size)), dtype=np.int32), 0)
+            # On the original, so that copies start with the lexer states that the first mask builds.
+            LLGuidanceMatcher(self, inner, self.ends).fill(np.zeros((1, _words(self.vocab_size)), dtype=np.int32), 0)
         except (GrammarDeadEnd, MatcherFailed) as error:
             raise ConstraintError(
                 f"nothing satisfies this {constraint.kind}, or it is too complex: {error.message}",
                 param=constraint.kind,
             ) from error
-        return grammar
+        return LLGuidanceGrammar(self, inner, source_bytes(constraint))
 
     def _refusal(self, constraint: Constraint, error: str) -> ConstraintError:
         kind = constraint.kind
@@ -237,7 +238,9 @@ class LLGuidanceMatcher:
             mask = self._ends.bits
         else:
             mask = np.zeros(_words(self._compiler.width), dtype=np.int32)
+            start = time.thread_time()
             self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            self._clock(start)
             # A matcher that gave up still sets the bits of end tokens.
             self._check()
             mask &= self._ends.text
@@ -256,10 +259,12 @@ class LLGuidanceMatcher:
                 raise TokenRefused(f"the end token {token} comes before the text is complete")
             self._ended = True
         else:
-            if not self._is_text(token) or self._inner.try_consume_tokens([token]) != 1:
-                self._check()
-                raise TokenRefused(f"token {token} is not allowed by the constraint here")
+            start = time.thread_time()
+            taken = self._is_text(token) and self._inner.try_consume_tokens([token]) == 1
+            self._clock(start)
             self._check()
+            if not taken:
+                raise TokenRefused(f"token {token} is not allowed by the constraint here")
         self._tokens.append(token)
 
     def rollback(self, n: int) -> None:
@@ -295,6 +300,12 @@ class LLGuidanceMatcher:
     def _is_text(self, token: int) -> bool:
         words = self._ends.text
         return 0 <= token < self._compiler.vocab_size and bool(words[token >> 5] >> (token & 31) & 1)
+
+    def _clock(self, start: float) -> None:
+        """Fail when the step since `start` cost too much: the next one would cost more, and everybody waits for it."""
+        used, limit = time.thread_time() - start, self._compiler.limits.max_step_s
+        if used > limit:
+            self._failure = f"one step took {used:.2f} s, the limit is {limit:g} s"
 
     def _check(self) -> None:
         if self._failure is None and self._inner.is_error():

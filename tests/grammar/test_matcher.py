@@ -274,6 +274,30 @@ def test_a_back_end_that_gives_up_never_passes_unnoticed(compiler: Compiler, voc
     assert not matcher.may_stop and not matcher.must_stop
 
 
+def test_a_step_that_costs_too_much_fails_its_row(vocabulary: Vocabulary) -> None:
+    """An ambiguous grammar costs more with every token; the budget is set so low that the second step passes it."""
+    from radixrt.grammar import Limits
+
+    patient = Limits()
+    tables = Compiler(
+        vocabulary.tokenizer_json(),
+        size=vocabulary.size,
+        eos_ids=vocabulary.eos_ids,
+        vocab_size=vocabulary.size,
+        limits=patient,
+    )
+    matcher = tables.compile(Constraint(kind="grammar", value='root ::= s\ns ::= s s | "a" | "aa" | ""')).matcher()
+    (a,) = vocabulary.encode("a")
+    matcher.accept(a)
+    tables.limits = Limits(max_step_s=0.0)
+    bitmask = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+    with pytest.raises(MatcherFailed, match=r"one step took .* the limit is 0 s"):
+        matcher.fill(bitmask, 0)
+    assert not bitmask.any()
+    with pytest.raises(MatcherFailed):
+        matcher.accept(a)
+
+
 def test_a_bitmask_of_the_wrong_shape_is_refused(compiler: Compiler, vocab_size: int) -> None:
     matcher = compiler.compile(KINDS["json_object"]).matcher()
     for wrong in (np.zeros((1, 3), np.int32), np.zeros((1, (vocab_size + 31) // 32), np.int64)):
