@@ -99,6 +99,6 @@ def clip(text: str, width: int) -> str:
 
 
 def _draw(branch: Branch, parent: Tree) -> None:
-    added = parent.add(Text(branch.label))
+    added = parent.add(Text(branch.label, no_wrap=True, overflow="ellipsis"))
     for child in branch.children:
         _draw(child, added)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from radixrt.results import CacheNode
 
 CHILDREN_SHOWN = 4
-TEXT_SHOWN = 48
+TEXT_SHOWN = 40
 
 
 @dataclass
