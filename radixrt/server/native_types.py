@@ -6,7 +6,7 @@ Token ids are plain lists, bytes are base64; a prompt is text, a list of token i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ import numpy as np
 from radixrt.messages import ChatPrompt, TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import ModelInfo
+
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+"""Whether it is in the vocabulary the engine says."""
 
 
 class _Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +26,7 @@ class _Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 class GenerateRequest(_Body, kw_only=True, frozen=True):
     """POST /generate. Answered by a Generation, or with `stream` by events that each hold a Delta, then [DONE]."""
 
-    prompt: str | list[int] | TextPrompt | TokensPrompt | ChatPrompt
+    prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
     sampling: SamplingParams = SamplingParams()
     constraint: Constraint | None = None
     cache_salt: str | None = None
@@ -36,8 +39,8 @@ class GenerateRequest(_Body, kw_only=True, frozen=True):
 class ScoreRequest(_Body, kw_only=True, frozen=True):
     """POST /score. Answered by Scores."""
 
-    prompt: str | list[int] | TextPrompt | TokensPrompt | ChatPrompt
-    options: list[list[int]]
+    prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
+    options: list[list[TokenId]]
     """Token ids of each option, to be scored as the continuation of the prompt."""
     cache_salt: str | None = None
 
@@ -50,13 +53,13 @@ class Scores(_Body, kw_only=True, frozen=True):
 class EncodeRequest(_Body, kw_only=True, frozen=True):
     """POST /encode. Answered by `radixrt.backend.Tokens`: ids, rendered text, exact bytes of each token."""
 
-    prompt: str | list[int] | TextPrompt | TokensPrompt | ChatPrompt
+    prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
 
 
 class DecodeRequest(_Body, kw_only=True, frozen=True):
     """POST /decode. Answered by Decoded."""
 
-    ids: list[int]
+    ids: list[TokenId]
     skip_special_tokens: bool = False
 
 

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixrt.errors import InvalidRequest
 from radixrt.messages import Prompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import token_array
@@ -62,6 +63,14 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation; streamed with `stream`."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _DECODER, state.limits.body_bytes)
+    try:
+        return await _answer(request, state, body)
+    except InvalidRequest as error:
+        error.param = _client_s_name(error.param, body)
+        raise
+
+
+async def _answer(request: Request, state: ServerState, body: ChatRequest) -> Response:
     engine = state.engine_for(body.model)
     job = plan(body, state)
     if body.stream:
@@ -76,6 +85,13 @@ async def chat_completions(request: Request) -> Response:
             priority=job.priority,
         )
     return json_response(completion(job, generation))
+
+
+def _client_s_name(param: str | None, body: ChatRequest) -> str | None:
+    """The client's name of a field that the engine calls otherwise."""
+    if param == "max_tokens" and body.max_tokens is None:
+        return "max_completion_tokens"
+    return "chat_template_kwargs" if param == "template_kwargs" else param
 
 
 def plan(body: ChatRequest, state: ServerState) -> Job:

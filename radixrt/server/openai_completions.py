@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixrt.backend import Tokens
-from radixrt.errors import InvalidRequest
+from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.messages import TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import token_array
@@ -165,8 +165,8 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
             if arrived.usage is not None:
                 usage += arrived.usage
             held.append((position, arrived))
-            if arrived.prompt_logprobs is not None:
-                scored[position] = arrived.prompt_logprobs
+            if job.scores_prompt and arrived.index == 0 and position not in scored:
+                scored[position] = _scores(arrived.prompt_logprobs, heads[position])
             if job.scores_prompt and position not in scored:
                 continue  # the prompt's scores come with index 0 and stand in front of every choice
             ready = [item for item in held if item[0] == position]
@@ -212,9 +212,10 @@ def _piece(
 
 def _choices(job: Job, position: int, generation: Generation, head: Tokens | None) -> list[TextChoice]:
     choices = []
+    scored = _scores(generation.prompt_logprobs, head) if job.scores_prompt else None
     for made in generation.choices:
         choice = _choice(
-            job, position, made.index, head, generation.prompt_logprobs, made.logprobs, Open(), True
+            job, position, made.index, head, scored, made.logprobs, Open(), True
         )  # fmt: skip
         choice.text += made.text
         choice.finish_reason = finish(made.finish_reason)
@@ -258,6 +259,16 @@ def _choice(
             for name in piece.logprobs.__struct_fields__:
                 setattr(piece.logprobs, name, getattr(shown, name) + getattr(piece.logprobs, name))
     return piece
+
+
+def _scores(given: Sequence[TokenLogprob] | None, head: Tokens | None) -> Sequence[TokenLogprob]:
+    """The prompt's scores. A prompt of one token has nothing to score: its only entry is known beforehand."""
+    if given is not None:
+        return given
+    if head is None or len(head.ids) != 1:
+        raise RadixrtError("the prompt's log-probabilities did not come", code="internal_error")
+    piece = head.pieces[0]
+    return [TokenLogprob(head.ids[0], piece.decode(errors="replace"), piece, None)]
 
 
 def _hidden(prompt: PlainPrompt, head: Tokens) -> int:

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from radixrt.server.native_types import TokenId
+
 OptionalRaw: TypeAlias = Raw | UnsetType
 """JSON text as the client wrote it: UNSET when it is not there, `null` when it is null."""
 
@@ -81,7 +83,7 @@ class CommonRequest(_Struct, kw_only=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -109,7 +111,7 @@ class CommonRequest(_Struct, kw_only=True):
 class CompletionRequest(CommonRequest, kw_only=True):
     """Body of POST /v1/completions."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | TokenId | list[TokenId]]
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None

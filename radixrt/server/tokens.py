@@ -11,6 +11,7 @@ from starlette.responses import Response
 from radixrt.errors import InvalidRequest
 from radixrt.messages import Prompt, TextPrompt
 from radixrt.server.body import decoder, read_body
+from radixrt.server.native_types import TokenId
 from radixrt.server.openai_messages import prompt_of
 from radixrt.server.openai_shapes import json_response
 from radixrt.server.openai_types import InMessage
@@ -39,7 +40,7 @@ class TokenizeAnswer(msgspec.Struct, kw_only=True):
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    tokens: list[int]
+    tokens: list[TokenId]
     model: str | None = None
 
 

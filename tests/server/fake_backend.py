@@ -32,6 +32,8 @@ class FakeBackend:
     def reset(self) -> None:
         self.alive = True
         self.reply = REPLY
+        self.scores_single = True
+        """Whether a prompt of one token, which has nothing to score, comes with its empty entry."""
         self.info = ModelInfo(
             name="fake", context_length=CONTEXT, kv_tokens=4096, vocab_size=256, dtype="float32", device="cpu",
             threads=1, eos_token_ids=(), has_chat_template=True,
@@ -129,7 +131,7 @@ class FakeBackend:
         self.cached_tokens += cached
         outputs = [self._output(ids, params, constraint, index) for index in range(params.n)]
         scores = None
-        if params.prompt_logprobs is not None:
+        if params.prompt_logprobs is not None and (self.scores_single or len(ids) > 1):
             scores = tuple(entry(b, params.prompt_logprobs, first=i == 0) for i, b in enumerate(ids))
         decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in outputs]
         tokens = sum(len(output) for output, _, _ in outputs)

@@ -77,6 +77,7 @@ def live_server(log: Path, *options: str) -> Iterator[Live]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "radixrt", "serve", MODEL, "--port", str(port), "--context-length", str(CONTEXT)]
+    command += ["--drain-timeout-s", "1"]
     with log.open("wb") as stderr:
         process = subprocess.Popen([*command, *options], stderr=stderr, stdout=stderr, env=os.environ)
     try:

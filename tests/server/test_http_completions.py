@@ -149,3 +149,12 @@ def test_token_ids_and_prompt_logprobs_on_request(served: Served) -> None:
     chunks = events(served.complete("Hi", return_token_ids=True, stream=True))
     assert bytes(t for c in chunks for choice in c["choices"] for t in choice["token_ids"]) == REPLY.encode()[:16]
     assert [c["choices"][0].get("prompt_token_ids") for c in chunks][:2] == [[72, 105], None]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_prompt_of_one_token_has_one_empty_score(served: Served, given: bool) -> None:
+    served.backend.scores_single = given
+    body = {"echo": True, "logprobs": 1, "max_tokens": 2}
+    shape = served.complete("H", **body).json()["choices"][0]["logprobs"]
+    assert shape["tokens"] == ["H", "Z", "w"] and shape["token_logprobs"][0] is None
+    assert joined_logprobs(events(served.complete("H", **body, stream=True))) == shape
