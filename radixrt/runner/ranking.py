@@ -49,10 +49,14 @@ def ordered_top(chunks: torch.Tensor, maxima: torch.Tensor, width: int) -> torch
 def _first_by_key(values: torch.Tensor, ids: torch.Tensor, width: int) -> torch.Tensor:
     """The `width` ids of each row whose values are largest, lower ids first among equals.
 
-    Value and id are one int64 key, no two of them equal, so that any top-k gives the same answer: the float's bits,
-    made to compare like the float, above the complement of the id.
+    Value and id are one int64 key, no two of them equal, so that any top-k gives the same answer: the value's order
+    key above the complement of the id.
     """
-    bits = (values + 0.0).view(torch.int32)  # + 0.0: minus zero equals zero
-    ordered = bits ^ ((bits >> 31) & _LOW)
-    keys = (ordered.to(torch.int64) << 32) | (_LOW - ids)
+    keys = (order_keys(values).to(torch.int64) << 32) | (_LOW - ids)
     return _LOW - (keys.topk(width).values & _LOW)
+
+
+def order_keys(values: torch.Tensor) -> torch.Tensor:
+    """int32 numbers that compare as the float32 `values` do: their bits, the lower ones turned over where negative."""
+    bits = (values + 0.0).view(torch.int32)  # + 0.0: minus zero equals zero
+    return bits ^ ((bits >> 31) & _LOW)

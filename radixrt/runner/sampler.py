@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from radixrt.runner.ranking import CHUNK, chunked, first, ordered_top
+from radixrt.runner.ranking import CHUNK, chunked, first, order_keys, ordered_top
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy: dividing by them would overflow float32."""
 WIDTH = 64
-"""Candidates of a row that needs an order; where top_p needs more, that row is sorted further."""
+"""Candidates of a row that needs an order; where top_p needs more, that row is counted out by `_nucleus`."""
 
 
 @dataclass(frozen=True)
@@ -120,19 +120,34 @@ def _draw_cut(chunks: torch.Tensor, maxima: torch.Tensor, probs: torch.Tensor, d
     last, most = candidates[:, -1].cpu().numpy(), candidates[:, 0].cpu().numpy()
     short = (draw.top_k <= 0) & (mass < draw.top_p) & (last >= _floor(draw, most))
     for row in np.flatnonzero(short):
+        one = draw[np.array([row])]
         ids_of_row = _nucleus(chunks[row].flatten(), probs[row], float(draw.top_p[row]))
-        tokens[row] = _draw_ranked(ids_of_row[None], probs[row][ids_of_row][None], draw[np.array([row])])[0]
+        weights = probs[row][ids_of_row]
+        weights = torch.where(weights >= float(_floor(one, most[[row]])[0]), weights.double(), 0.0)
+        upto = weights.cumsum(-1)
+        chosen = torch.searchsorted(upto, _target(upto[-1:], one), right=True)
+        tokens[row] = ids_of_row[chosen.clamp_(max=len(ids_of_row) - 1)][0]
     return tokens
 
 
 def _nucleus(logits: torch.Tensor, probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Ids of one row in order, at least as many as top_p needs.
+    """Ids of one row that top_p keeps, ascending, when they are too many to be ranked.
 
-    All tokens below (1 - top_p) / V together weigh less than 1 - top_p, so what is above them holds top_p. Half of
-    that bound leaves room for rounding.
+    Tokens are counted into buckets by the upper half of their order key; whole buckets are kept from the top until the
+    next one would reach top_p, and only that one is sorted.
     """
-    ids = torch.nonzero(probs >= (1 - top_p) / (2 * len(probs)))[:, 0]
-    return ids[torch.sort(logits[ids], descending=True, stable=True).indices]
+    buckets = (order_keys(logits) >> 16).cpu().numpy()
+    buckets -= buckets.min()
+    weights = probs.double().cpu().numpy()
+    mass = np.bincount(buckets, weights)[::-1].cumsum()
+    crossing = min(int(np.searchsorted(mass, top_p)), len(mass) - 1)
+    last = len(mass) - 1 - crossing  # the bucket in which the mass gets to top_p
+    inside = np.flatnonzero(buckets == last)
+    inside = inside[np.argsort(-logits.cpu().numpy()[inside], kind="stable")]
+    before = (mass[crossing - 1] if crossing else 0.0) + weights[inside].cumsum() - weights[inside]
+    keep = buckets > last
+    keep[inside[before < top_p]] = True
+    return torch.from_numpy(np.flatnonzero(keep)).to(probs.device)
 
 
 def _draw_ranked(ids: torch.Tensor, probs: torch.Tensor, draw: Draw) -> torch.Tensor:
