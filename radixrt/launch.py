@@ -89,6 +89,7 @@ class Trio:
         return {
             "runner": RunnerConfig(
                 **common,
+                tokenizer=config.tokenizer,
                 dtype=config.dtype,
                 threads=self.threads,
                 context_length=config.context_length,
@@ -141,5 +142,6 @@ def _spawn(module: str, config: bytes, extra: dict[str, str]) -> subprocess.Pope
 
 
 def _threads_from_environment() -> int | None:
-    value = os.environ.get("OMP_NUM_THREADS", "")
+    """OMP_NUM_THREADS, of which the first number counts (a list gives one a nesting level)."""
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(value) if value.isdigit() and int(value) > 0 else None
