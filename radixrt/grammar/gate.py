@@ -1,20 +1,24 @@
 """The gate in front of the JSON Schema compiler: a schema is well formed and enforced whole, or refused with a pointer.
 
-Three passes over the document, each over plain dictionaries:
+Passes over the document, each over plain dictionaries:
 1. every subschema, reachable or not: are the keywords' values of the right kind, within the limits, and such that the
    back end enforces them exactly (`_Checker`);
 2. `$ref` and the in-place applicators: no value may have to be judged for ever, and a finite instance must exist
    (`recursion.py`);
-3. every subschema that judges a value: no keyword that cannot be enforced.
+3. every subschema that judges a value: what the back end does not enforce is said in other words, or refused
+   (`rewrite.py`); then the second pass again, and the ranges that the back end gets wrong.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
+
+import msgspec
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar import keywords as kw
@@ -22,18 +26,26 @@ from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern, is_writable
 from radixrt.grammar.ranges import check_narrow_ranges
 from radixrt.grammar.recursion import check_recursion
+from radixrt.grammar.rewrite import rewrite
 from radixrt.grammar.schema_text import parse
-from radixrt.grammar.schema_tree import Node, Tree, pointer
-
-Path: TypeAlias = tuple[str | int, ...]
+from radixrt.grammar.schema_tree import Node, Path, Tree, pointer
 
 _EXACT = 2**53
 """Integers up to here are exact as doubles, which is what the back end computes bounds in."""
 _INT64 = 2**63
 
 
-def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> str:
-    """The schema text for the back end, after all checks (a schema `true` is written `{}`).
+class Gated(msgspec.Struct, frozen=True):
+    """A schema that passed the gate."""
+
+    source: str
+    """JSON text for the back end."""
+    added: tuple[str, ...] = ()
+    """Pointers to the keywords that are enforced because they were said in other words."""
+
+
+def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> Gated:
+    """The schema for the back end, after all checks and rewriting (a schema `true` is written `{}`).
 
     Raises ConstraintError; its `param` is a JSON pointer (RFC 6901) into the schema, or `param` where it is about the
     whole.
@@ -44,17 +56,33 @@ def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> 
     if schema is not True and not isinstance(schema, dict):
         raise ConstraintError("a schema must be an object (or true)", param=param)
     if schema is True:
-        return "{}"
+        return Gated("{}")
     tree = Tree(schema)
     checker = _Checker(limits)
     for node in tree.nodes:
         checker.check(node)
     check_recursion(tree)
-    judging = tree.judging()
-    for node in judging:
-        _check_refused(node)
-    check_narrow_ranges(judging)
-    return source
+    rewritten = rewrite(tree)
+    document = rewritten.document
+    if document == schema:
+        check_narrow_ranges(tree.judging())
+        return Gated(source)
+    if not isinstance(document, dict):
+        raise ConstraintError("nothing satisfies this schema", param=param)
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    if len(text) > limits.max_rewritten_bytes:
+        raise ConstraintError(
+            f"written in the keywords that are enforced the schema is {len(text)} characters long; "
+            f"the limit is {limits.max_rewritten_bytes}",
+            param=param,
+        )
+    try:
+        tree = Tree(document)
+        check_recursion(tree)
+        check_narrow_ranges(tree.judging())
+    except ConstraintError as error:
+        raise ConstraintError(error.message, param=rewritten.origin(error.param or ""), code=error.code) from None
+    return Gated(text, tuple(dict.fromkeys(rewritten.added)))
 
 
 def locate(source: str, message: str, limits: Limits) -> str | None:
@@ -73,20 +101,6 @@ def _first_place(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
         pointer((*n.path, name)) for n in nodes if isinstance(n.schema, dict) for name in names if name in n.schema
     )
     return next(places, None)
-
-
-def _check_refused(node: Node) -> None:
-    for name in node.schema:
-        if name in kw.REFUSED:
-            raise ConstraintError(
-                f"the keyword {name!r} cannot be enforced: {kw.REFUSED[name]}", param=pointer((*node.path, name))
-            )
-    form = node.schema.get("format")
-    if form is not None and form not in kw.FORMATS and "string" in node.types:
-        raise ConstraintError(
-            f"the format {form!r} cannot be enforced: leave it out, or write it as a pattern",
-            param=pointer((*node.path, "format")),
-        )
 
 
 class _Checker:
@@ -133,8 +147,10 @@ class _Checker:
         elif name in kw.SCHEMA_LIST:
             if not isinstance(value, list) or not value:
                 _refuse(path, f"{name} must be a list of schemas, not empty, but is {_short(value)}")
-        elif name in kw.SCHEMA_MAP or name == "dependencies":
+        elif name in kw.SCHEMA_MAP or name in ("dependencies", "dependentRequired"):
             self._map(name, value, path)
+        elif name == "uniqueItems" and not isinstance(value, bool):
+            _refuse(path, f"uniqueItems must be true or false, but is {_short(value)}")
 
     def _type(self, value: Any, path: Path) -> None:
         names = value if isinstance(value, list) else [value]
@@ -155,12 +171,12 @@ class _Checker:
 
     def _required(self, value: Any, path: Path) -> None:
         if not isinstance(value, list):
-            _refuse(path, f"required must be a list of property names, but is {_short(value)}")
+            _refuse(path, f"{path[-1]} must be a list of property names, but is {_short(value)}")
         for i, one in enumerate(value):
             if not isinstance(one, str):
-                _refuse((*path, i), f"required must hold property names, but holds {_short(one)}")
+                _refuse((*path, i), f"{path[-1]} must hold property names, but holds {_short(one)}")
         if len(value) > self.limits.max_properties:
-            _refuse(path, f"required names {len(value)} properties; the limit is {self.limits.max_properties}")
+            _refuse(path, f"{path[-1]} names {len(value)} properties; the limit is {self.limits.max_properties}")
 
     def _count(self, name: str, value: Any, path: Path) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -195,6 +211,12 @@ class _Checker:
         if name == "patternProperties":
             for key in value:
                 self._pattern(key, (*path, key))
+        if name in ("dependencies", "dependentRequired"):
+            for key, names in value.items():
+                if isinstance(names, list):
+                    self._required(names, (*path, key))
+                elif name == "dependentRequired":
+                    _refuse((*path, key), f"must be a list of property names, but is {_short(names)}")
 
     def _min_properties(self, node: Node) -> None:
         """A key beyond the declared ones may be repeated in the text, so it can count once only."""

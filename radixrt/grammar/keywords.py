@@ -1,6 +1,7 @@
-"""JSON Schema keywords, as tables: where subschemas are, what a value must look like, what cannot be enforced.
+"""JSON Schema keywords, as tables: where subschemas are, what a value must look like, who enforces them.
 
-The refusals are what llguidance 1.9 refuses in its strict mode, and what it would ignore; tests hold the two together.
+`TABLE` classes every keyword of drafts 4 to 2020-12 for llguidance 1.9: enforced by it, or added by our rewriting where
+that is exact (`rewrite.py`), or refused. Tests hold the table, the gate and the library together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ ONE_SCHEMA = frozenset(
 SCHEMA_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 SCHEMA_MAP = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 
-COUNTS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
+COUNTS = frozenset(
+    {"maxContains", "minContains", "maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"}
+)
 BOUNDS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"})
 STRINGS = frozenset({"$anchor", "$ref", "$schema", "format", "pattern"})
 
@@ -30,30 +33,88 @@ PAIRS = (
     ("minProperties", "maxProperties", "object"),
 )
 
-REFUSED = {
-    "not": "describe what is allowed instead",
-    "if": "write the cases as anyOf",
-    "then": "write the cases as anyOf",
-    "else": "write the cases as anyOf",
-    "dependencies": "write the cases as anyOf",
-    "dependentRequired": "write the cases as anyOf",
-    "dependentSchemas": "write the cases as anyOf",
-    "uniqueItems": "leave it out and check the result",
-    "contains": "leave it out and check the result",
-    "minContains": "leave it out and check the result",
-    "maxContains": "leave it out and check the result",
-    "unevaluatedItems": "close the array with items: false",
-    "unevaluatedProperties": "close the object with additionalProperties: false",
-    "propertyNames": "use patternProperties with additionalProperties: false",
-    "$dynamicRef": "use $ref",
-    "$dynamicAnchor": "use $defs and $ref",
-    "$recursiveRef": "use $ref",
-    "$recursiveAnchor": "use $defs and $ref",
-    "extends": "it is of draft 3; use allOf",
-    "disallow": "it is of draft 3; describe what is allowed instead",
-    "divisibleBy": "it is of draft 3; use multipleOf",
-}
-"""Keyword -> what to do instead."""
+ANNOTATION, ENFORCED, ADDED, REFUSED = "annotation", "enforced", "added", "refused"
+
+_CASES = "write the cases as anyOf"
+_AFTER = "leave it out and check the result"
+_DRAFT_3 = "it is of draft 3"
+
+TABLE: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        (
+            "$comment", "$schema", "$vocabulary", "contentEncoding", "contentMediaType", "contentSchema", "default",
+            "deprecated", "description", "examples", "readOnly", "title", "writeOnly",
+        ),
+        (ANNOTATION, ""),
+    ),
+    **dict.fromkeys(("$anchor", "$defs", "$id", "$ref", "definitions", "id"), (ENFORCED, "")),
+    **dict.fromkeys(
+        (
+            "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum",
+            "exclusiveMinimum", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum",
+            "multipleOf", "pattern", "patternProperties", "properties", "required", "type",
+        ),
+        (ENFORCED, ""),
+    ),
+    "prefixItems": (ENFORCED, "it is of draft 2020-12; use a list in items"),
+    "contains": (ADDED, "bound the array with maxItems, or leave it out and check the result"),
+    "dependencies": (ADDED, _CASES),
+    "dependentRequired": (ADDED, _CASES),
+    "dependentSchemas": (ADDED, _CASES),
+    "else": (ADDED, _CASES),
+    "format": (ADDED, "leave it out, or write it as a pattern"),
+    "if": (ADDED, _CASES),
+    "maxContains": (ADDED, _AFTER),
+    "maxProperties": (ADDED, "require the declared properties, or leave it out and check the result"),
+    "minContains": (ADDED, _AFTER),
+    "minProperties": (ADDED, "require the declared properties, or leave it out and check the result"),
+    "not": (ADDED, "describe what is allowed instead"),
+    "oneOf": (ADDED, "let the branches differ in a required constant, or write anyOf"),
+    "propertyNames": (ADDED, "use patternProperties with additionalProperties: false"),
+    "then": (ADDED, _CASES),
+    "unevaluatedItems": (ADDED, "close the array with items: false"),
+    "unevaluatedProperties": (ADDED, "close the object with additionalProperties: false"),
+    "uniqueItems": (ADDED, "bound it by a small enum, or leave it out and check the result"),
+    "$dynamicAnchor": (REFUSED, "use $defs and $ref"),
+    "$dynamicRef": (REFUSED, "use $ref"),
+    "$recursiveAnchor": (REFUSED, "use $defs and $ref"),
+    "$recursiveRef": (REFUSED, "use $ref"),
+    "disallow": (REFUSED, f"{_DRAFT_3}; describe what is allowed instead"),
+    "divisibleBy": (REFUSED, f"{_DRAFT_3}; use multipleOf"),
+    "extends": (REFUSED, f"{_DRAFT_3}; use allOf"),
+}  # fmt: skip
+"""Keyword -> (who enforces it, what to do instead where it is refused). Words that are not here judge nothing."""
+
+ASSERTIONS = frozenset(
+    name for name, (kind, _) in TABLE.items() if kind != ANNOTATION
+) - {"$anchor", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "definitions", "id"}  # fmt: skip
+"""Keywords that can make a value fail."""
+
+REWRITTEN = frozenset(name for name, (kind, _) in TABLE.items() if kind in (ADDED, REFUSED)) - {
+    "format", "maxProperties", "minProperties", "oneOf",
+}  # fmt: skip
+"""Keywords that must not reach the back end: they are rewritten or the schema is refused."""
+
+OBJECT_KEYWORDS = frozenset(
+    {
+        "additionalProperties", "dependencies", "dependentRequired", "dependentSchemas", "patternProperties",
+        "properties", "propertyNames", "required", "unevaluatedProperties",
+    }
+)  # fmt: skip
+ARRAY_KEYWORDS = frozenset(
+    {
+        "additionalItems", "contains", "items", "maxContains", "minContains", "prefixItems", "unevaluatedItems",
+        "uniqueItems",
+    }
+)  # fmt: skip
+JUDGES = {"format": "string", "multipleOf": "number", "pattern": "string"}
+"""Other keywords that judge one type alone."""
+
+
+def advice(name: str) -> str:
+    """What to do instead of a keyword that is refused."""
+    return TABLE.get(name, ("", ""))[1] or "leave it out, or write it in another way"
+
 
 FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid", "unknown"}

@@ -10,6 +10,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_source_bytes: int = 64 * 1024
     """UTF-8 bytes of a schema, regex or grammar, or of all choices together."""
+    max_rewritten_bytes: int = 512 * 1024
+    """Characters of a schema after keywords were said in other words (a `not` may be written out as many cases)."""
     max_depth: int = 60
     """Nesting of JSON values, of groups in a regex, of parentheses in a grammar."""
     max_choices: int = 5_000

@@ -80,7 +80,7 @@ def prepare(constraint: Constraint, limits: Limits) -> str:
         text = constraint.value
         lark = gbnf_to_lark(text, limits) if is_gbnf(text) else check_lark(text, limits)
         return LLMatcher.grammar_from_lark(f"{lark}\n{_NO_FORCING}\n")
-    source = '{"type":"object"}' if kind == "json_object" else check_schema(constraint.value, limits)
+    source = '{"type":"object"}' if kind == "json_object" else check_schema(constraint.value, limits).source
     options = dict(_JSON_OPTIONS)
     if constraint.any_whitespace:
         options["whitespace_pattern"] = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar import keywords as kw
+
+Path: TypeAlias = tuple[str | int, ...]
 
 
 def pointer(path: Sequence[str | int]) -> str:
@@ -21,7 +23,7 @@ def pointer(path: Sequence[str | int]) -> str:
 class Node:
     """One subschema. `schema` is what stands there, which is a dict unless the document is malformed or a boolean."""
 
-    path: tuple[str | int, ...]
+    path: Path
     schema: Any
     base: Node | None
     """The enclosing schema resource (nearest one with an `$id`), which `#...` references start from; None: itself."""
