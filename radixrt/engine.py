@@ -39,7 +39,7 @@ from radixrt.messages import (
 )
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt, token_array
-from radixrt.results import CacheNode, Delta, EngineStats, Generation, ModelInfo
+from radixrt.results import CacheNode, Delta, EngineStats, Generation, ModelInfo, Scores, Usage
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
 log = logging.getLogger(__name__)
@@ -176,18 +176,36 @@ class Engine:
         return self._astream(prompt, params, constraint, cache_salt, priority, timeout, stream=True)
 
     def score(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
         ids = self.tokenize(prompt).ids
-        streams = [self.stream(*_score_request(ids, option), cache_salt=cache_salt) for option in options]
-        return [_scores(list(stream)) for stream in streams]
+        streams = [
+            self.stream(*request, cache_salt=cache_salt, priority=priority, timeout=timeout)
+            for request in _score_requests(ids, options)
+        ]
+        return _scores([list(stream) for stream in streams])
 
     async def ascore(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
         ids = (await self.atokenize(prompt)).ids
-        streams = [self.astream(*_score_request(ids, option), cache_salt=cache_salt) for option in options]
-        return [_scores([delta async for delta in stream]) for stream in streams]
+        streams = [
+            self.astream(*request, cache_salt=cache_salt, priority=priority, timeout=timeout)
+            for request in _score_requests(ids, options)
+        ]
+        return _scores([[delta async for delta in stream] for stream in streams])
 
     def _stream(
         self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
@@ -286,7 +304,7 @@ class Engine:
 
     def _fetching(self, what: str, done: int, total: int | None) -> None:
         if self._on_progress is not None:
-            self._on_progress(f"fetching {what}", done / total if total else 0.0)
+            self._on_progress(what, done / total if total else 0.0)
 
     def _status(self, message: Loading | Ready | StartupFailed) -> None:
         if isinstance(message, Loading):
@@ -334,16 +352,25 @@ def _detokenize(ids: Sequence[int], skip: bool) -> Callable[[int], FromClient]:
     return lambda number: Detokenize(request_id=number, ids=array, skip_special_tokens=skip)
 
 
-def _score_request(prompt: Sequence[int], option: Sequence[int]) -> tuple[TokensPrompt, SamplingParams]:
-    """Prompt and option as one prompt of which nothing is sampled, and whose option's tokens are scored."""
-    if not option:
+def _score_requests(
+    prompt: Sequence[int], options: Sequence[Sequence[int]]
+) -> list[tuple[TokensPrompt, SamplingParams]]:
+    """For each option: prompt and option as one prompt of which nothing is sampled, and whose option is scored."""
+    if not all(len(option) for option in options):
         raise InvalidRequest("an option must hold at least one token", param="options")
     params = SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=len(prompt))
-    return TokensPrompt(ids=token_array([*prompt, *option])), params
+    return [(TokensPrompt(ids=token_array([*prompt, *option])), params) for option in options]
 
 
-def _scores(deltas: list[Delta]) -> tuple[float, ...]:
-    for delta in deltas:
-        if delta.prompt_logprobs is not None:
-            return tuple(entry.logprob for entry in delta.prompt_logprobs if entry.logprob is not None)
-    raise Aborted("the request ended before its scores came")
+def _scores(answers: Sequence[Sequence[Delta]]) -> Scores:
+    """From the deltas of each option's request."""
+    logprobs = []
+    usage = Usage()
+    for deltas in answers:
+        entries = next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None)
+        if entries is None:
+            raise Aborted("the request ended before its scores came")
+        logprobs.append(tuple(entry.logprob for entry in entries if entry.logprob is not None))
+        for delta in deltas:
+            usage = usage + (delta.usage or Usage())
+    return Scores(logprobs=logprobs, usage=usage)

@@ -79,7 +79,7 @@ class Trio:
 
     def _configs(self, config: EngineConfig, model_path: Path) -> dict[str, msgspec.Struct]:
         """Each process's own config, made from the user's: the one place where they meet."""
-        name = config.served_model_name or config.model
+        name = config.served_model_name or _public_name(config.model)
         links = {
             "scheduler_in": f"ipc://{self.directory}/to-scheduler",
             "scheduler_out": f"ipc://{self.directory}/from",
@@ -122,6 +122,12 @@ class Trio:
                 client_address=self.client_address,
             ),
         }
+
+
+def _public_name(model: str) -> str:
+    """What strangers may read: of a path, only the last part."""
+    path = Path(model)
+    return (path.stem if path.suffix == ".gguf" else path.resolve().name) if path.exists() else model
 
 
 def _spawn(module: str, config: bytes, extra: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ import torch
 
 from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import RunnerConfig
-from radixrt.errors import ModelError
+from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
 from radixrt.models import load_model
 from radixrt.runner.dtype import choose_dtype
@@ -39,6 +39,10 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
     facts = model.config
     shape = PoolShape(layers=facts.num_layers, kv_heads=facts.num_kv_heads, head_dim=facts.head_dim, dtype=dtype)
     context_length = config.context_length or facts.context_length
+    if context_length > facts.context_length:
+        raise StartupError(
+            f"the model's context is {facts.context_length} tokens: --context-length cannot be {context_length}"
+        )
     tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free_memory())
     stepper = Stepper(
         model,

@@ -98,6 +98,8 @@ class Scheduler:
             self.outbox.append(Rejected(request_id=message.request_id, error=error.info()))
             return
         self.requests[request.id] = request
+        if request.sampling.prompt_logprobs is not None and request.score_from >= len(request.prompt) - 1:
+            self._send_scores(request)  # a prompt of one token, with nothing before it: no step brings any
         if request.constraint is None:
             self.rows.waiting.extend(request.rows)
         else:
@@ -185,8 +187,6 @@ class Scheduler:
 
     def _nothing_to_compute(self, row: Row) -> None:
         """A row that samples nothing and whose prompt the tree already has ends where it began."""
-        if row.request.sampling.prompt_logprobs is not None:
-            self._send_scores(row.request)
         self._finish(row, "length")
 
     def _plan_row(self, row: Row, budget: int, planned: list[PlannedRow], leftover: list[int]) -> int:
@@ -270,10 +270,10 @@ class Scheduler:
         start, top = request.sampling.prompt_logprobs_start, request.sampling.prompt_logprobs or 0
         pieces = list(request.scored)
         if start == 0:
-            nothing = np.full((1, top), -1, dtype=np.int32)
-            pieces.insert(
-                0, Score(logprobs=np.full(1, np.nan, np.float32), top_ids=nothing, top_logprobs=nothing.astype("<f4"))
-            )
+            # Nothing comes before the first token: NaN, also where its alternatives would be.
+            unknown = np.full((1, top), np.nan, dtype=np.float32)
+            ids = np.full((1, top), -1, dtype=np.int32)
+            pieces.insert(0, Score(logprobs=np.full(1, np.nan, np.float32), top_ids=ids, top_logprobs=unknown))
         expected = len(request.prompt) - start
         if sum(piece.logprobs.size for piece in pieces) < expected:
             return  # a later chunk is still under way

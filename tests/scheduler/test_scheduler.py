@@ -228,9 +228,10 @@ def test_prompt_scores_are_those_of_a_cold_run(start: int, warm: bool) -> None:
     idle(rig)
 
 
-def test_a_prompt_of_one_token_can_be_scored() -> None:
+@pytest.mark.parametrize("max_tokens", [0, 3])
+def test_a_prompt_of_one_token_can_be_scored(max_tokens: int) -> None:
     rig = Rig(100)
-    number = rig.submit([5], max_tokens=0, prompt_logprobs=0)
+    number = rig.submit([5], max_tokens=max_tokens, prompt_logprobs=0)
     rig.run()
     assert rig.scores[number].size == 1 and np.isnan(rig.scores[number][0])
     idle(rig)
