@@ -5,10 +5,16 @@ For option i with tokens t_1..t_k after the prompt, l_j = log p(t_j | prompt, t_
 token_length_normalized              score = mean(l_1..l_k); the highest wins.
 greedy_token_selection               walk token by token as greedy decoding would among the options: at each position
                                      the likeliest token stays, and with it all options that share it, until one is
-                                     left. An option that has ended stands there with its mean. The score that is
+                                     left. An option that has ended stands there for all tokens that no other option
+                                     goes on with: log(1 - sum of the others' probabilities). So where greedy decoding
+                                     writes a text that begins with one option, that option wins. The score that is
                                      reported is the mean.
 unconditional_likelihood_normalized  score = mean(l_j - u_j), where u_j = log p(t_j | BOS, t_1..t_j-1): what the
                                      prompt adds, so that an option that is likely anywhere gains nothing by it.
+
+At the start of a turn a word may come with a leading space or without one, as the chat template has it, and a choice
+that is written the other way would lose by it. There each choice is scored both ways, and counts as the better one;
+what is appended is the choice as it was written. So ["Yes", "No"] and [" Yes", " No"] choose alike.
 
 The lower index wins a tie. The names are SGLang's. Two things differ from it: options that share tokens are compared
 by token id, so that rounding between rows cannot part them; and u_1 is counted, where SGLang takes it as 0.
@@ -16,7 +22,8 @@ by token id, so that rounding between rows cannot part them; and u_1 is counted,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from radixrt.lang.expressions import ChoicesMethod
@@ -56,13 +63,13 @@ def best(scores: Sequence[float]) -> int:
 def greedy(options: Sequence[Sequence[int]], logprobs: Logprobs) -> int:
     """Index of the option that greedy decoding among the options arrives at."""
     remaining = list(range(len(options)))
-    means = mean_scores(logprobs)
     for position in range(max(len(ids) for ids in options)):
         ended = {i for i in remaining if position >= len(options[i])}
-        value = {i: means[i] if i in ended else logprobs[i][position] for i in remaining}
+        going_on = {options[i][position]: logprobs[i][position] for i in remaining if i not in ended}
+        value = {i: _none_of(going_on.values()) if i in ended else logprobs[i][position] for i in remaining}
         winner = max(remaining, key=lambda i: (value[i], -i))
         if winner in ended:
-            remaining = [i for i in remaining if i in ended and value[i] == value[winner]]
+            remaining = [winner]
         else:
             token = options[winner][position]
             remaining = [i for i in remaining if i not in ended and options[i][position] == token]
@@ -80,6 +87,24 @@ def decide(
         return best(scores), scores
     scores = mean_scores(logprobs)
     return (greedy(options, logprobs) if method == "greedy_token_selection" else best(scores)), scores
+
+
+def spellings(before: str, choices: Sequence[str]) -> list[str] | None:
+    """For a turn that begins with `before` and a choice: all texts without leading spaces, then all with one.
+
+    None where that cannot be told apart: `before` holds more than spaces, or without its spaces a choice is nothing or
+    equals another.
+    """
+    bare = [choice.lstrip(" ") for choice in choices]
+    if before.strip(" ") or not all(bare) or len(set(bare)) != len(bare):
+        return None
+    return bare + [f" {text}" for text in bare]
+
+
+def _none_of(logprobs: Iterable[float]) -> float:
+    """Log-probability that the next token is none of some."""
+    rest = 1.0 - math.fsum(map(math.exp, logprobs))
+    return math.log(rest) if rest > 0 else -math.inf
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

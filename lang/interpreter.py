@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from radixrt.backend import Backend
 from radixrt.collect import Collector
 from radixrt.errors import Aborted, InvalidRequest
-from radixrt.lang.boundary import option_ids
-from radixrt.lang.choices import decide
-from radixrt.lang.context import cut_ids, tokenize_text
-from radixrt.lang.expressions import Gen, Select
+from radixrt.lang.context import cut_ids
+from radixrt.lang.expressions import Gen
 from radixrt.lang.operations import (
     AddText,
     BeginScope,
@@ -26,7 +24,8 @@ from radixrt.lang.operations import (
     Operation,
     Reach,
 )
-from radixrt.lang.variables import GenMeta, SelectMeta, Value, Variable
+from radixrt.lang.selecting import choose
+from radixrt.lang.variables import GenMeta, Value, Variable
 from radixrt.messages import TokensPrompt
 from radixrt.prompts import token_array
 from radixrt.results import Choice, Delta, Generation
@@ -118,38 +117,3 @@ async def collect(deltas: AsyncIterator[Delta], samples: int, tell: Callable[[st
     if not collector.done:
         raise Aborted("the stream ended before the text was finished")
     return collector.generation()
-
-
-async def choose(branch: Branch, select: Select, variable: Variable) -> None:
-    """Scores every choice as it would be written here, token by token, and appends the best.
-
-    A choice that merges with the end of the pending text is scored with the merged token (`boundary.py`).
-    """
-    backend, context = branch.run.backend, branch.context
-    before = await context.open(backend)
-    first = not context.ids
-    shared, options = await option_ids(backend, before, select.choices, first=first)
-    prompt = [*context.ids, *shared] or await beginning(backend)
-    logprobs = tuple(await backend.ascore(prompt, options))
-    unconditional = None
-    if select.method == "unconditional_likelihood_normalized":
-        unconditional = tuple(await backend.ascore(await beginning(backend), options))
-    index, scores = decide(select.method, options, logprobs, unconditional)
-    choice = select.choices[index]
-    context.ids.extend([*shared, *options[index]])
-    context.pending = ""
-    context.emit(before)
-    context.emit(choice)
-    context.append_generated((), choice)
-    branch.wrote(choice)
-    variable.channel.put(choice)
-    variable.resolve(Value(choice, SelectMeta(index, select.choices, scores, logprobs, tuple(options), unconditional)))
-
-
-async def beginning(backend: Backend) -> tuple[int, ...]:
-    """What stands before a text that nothing stands before: the BOS token, or else the model's end-of-text token."""
-    tokens = await tokenize_text(backend, "", first=True)
-    ids = tokens.ids or backend.info.eos_token_ids[:1]
-    if not ids:
-        raise InvalidRequest("there is no text before the choices, and the model has neither BOS nor end token")
-    return ids

@@ -9,7 +9,7 @@ import msgspec
 
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike
-from radixrt.results import Delta, Generation, ModelInfo
+from radixrt.results import Delta, Generation, ModelInfo, Scores
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +84,23 @@ class Backend(Protocol):
     async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
     def score(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
         """Log-probability of each token of each option (token ids) as the continuation of the prompt."""
         ...
 
     async def ascore(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]: ...
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores: ...

@@ -26,14 +26,13 @@ from radixrt.errors import (
 )
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
-from radixrt.results import Delta, Generation, ModelInfo
+from radixrt.results import Delta, Generation, ModelInfo, Scores
 from radixrt.server.native_types import (
     Decoded,
     DecodeRequest,
     EncodeRequest,
     GenerateRequest,
     ScoreRequest,
-    Scores,
     ServerInfo,
     to_json,
 )
@@ -182,15 +181,28 @@ class Client:
         return (await self._acall("POST", "/decode", body, Decoded, None)).text
 
     def score(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
-        """Log-probability of each token of each option (token ids) as the continuation of the prompt."""
-        return self._call("POST", "/score", _score_body(prompt, options, cache_salt), Scores, None).logprobs
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
+        body = self._score_body(prompt, options, cache_salt, priority, timeout)
+        return self._call("POST", "/score", body, Scores, body.timeout_s)
 
     async def ascore(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
-        return (await self._acall("POST", "/score", _score_body(prompt, options, cache_salt), Scores, None)).logprobs
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
+        body = self._score_body(prompt, options, cache_salt, priority, timeout)
+        return await self._acall("POST", "/score", body, Scores, body.timeout_s)
 
     # --- the wire ---------------------------------------------------------------------------------------------------
 
@@ -212,6 +224,22 @@ class Client:
             cache_salt=cache_salt,
             priority=priority,
             stream=stream,
+            timeout_s=self._timeout if timeout is None else timeout,
+        )
+
+    def _score_body(
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        cache_salt: str | None,
+        priority: int,
+        timeout: float | None,
+    ) -> ScoreRequest:
+        return ScoreRequest(
+            prompt=as_prompt(prompt),
+            options=[_plain_ids(option) for option in options],
+            cache_salt=cache_salt,
+            priority=priority,
             timeout_s=self._timeout if timeout is None else timeout,
         )
 
@@ -353,12 +381,6 @@ def _rebuilt(detail: dict[str, Any], otherwise: type[RadixrtError]) -> RadixrtEr
         code=detail.get("code"),
     )
     return RadixrtError.from_info(info)
-
-
-def _score_body(prompt: PromptLike, options: Sequence[Sequence[int]], cache_salt: str | None) -> ScoreRequest:
-    return ScoreRequest(
-        prompt=as_prompt(prompt), options=[_plain_ids(option) for option in options], cache_salt=cache_salt
-    )
 
 
 def _plain_ids(ids: Sequence[int]) -> list[int]:

@@ -102,6 +102,15 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         return self.choices[0].finish_reason
 
 
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Backend.score` found out about some options."""
+
+    logprobs: list[tuple[float, ...]]
+    """One a token of each option."""
+    usage: Usage
+    """Summed over the requests that it took, one an option: prompt tokens count in each, computed or cached."""
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What is being served."""
 

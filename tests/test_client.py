@@ -24,6 +24,7 @@ from radixrt.errors import (
 )
 from radixrt.messages import ChatMessage, ChatPrompt, TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
+from radixrt.results import Usage
 
 from .server.conftest import Served, serving
 from .server.fake_backend import REPLY, FakeBackend, logprob
@@ -105,8 +106,14 @@ def test_tokens_and_scores(client: Client, backend: FakeBackend) -> None:
     assert client.tokenize("Hä") == backend.tokenize("Hä") == asyncio.run(client.atokenize("Hä"))
     ids = np.array(list("Hä".encode()))
     assert client.detokenize(ids) == "Hä" == asyncio.run(client.adetokenize(ids, skip_special_tokens=True))  # type: ignore[arg-type]
-    assert client.score("x", [[1, 2], [3]]) == [(logprob(1), logprob(2)), (logprob(3),)]
-    assert asyncio.run(client.ascore("x", [[1]], cache_salt="s")) == [(logprob(1),)]
+    scores = client.score("x", [[1, 2], [3]])
+    assert scores.logprobs == [(logprob(1), logprob(2)), (logprob(3),)]
+    assert scores.usage == Usage(prompt_tokens=3 + 2)
+    assert backend.scored == (None, 0, 20)
+    assert asyncio.run(client.ascore("x", [[1]], cache_salt="s", priority=4, timeout=9)).logprobs == [(logprob(1),)]
+    assert backend.scored == ("s", 4, 9)
+    with pytest.raises(InvalidRequest, match="timeout_s"):
+        client.score("x", [[1]], timeout=-1)
 
 
 @pytest.mark.parametrize(

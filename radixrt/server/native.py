@@ -17,7 +17,6 @@ from radixrt.server.native_types import (
     EncodeRequest,
     GenerateRequest,
     ScoreRequest,
-    Scores,
     to_json,
 )
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
@@ -34,8 +33,7 @@ async def generate(request: Request) -> Response:
     """Generate: a Generation, or a stream of Deltas."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _GENERATE, state.limits.body_bytes)
-    if body.timeout_s is not None and not body.timeout_s > 0:
-        raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
+    _check_timeout(body.timeout_s)
     engine, prompt = state.engine, as_prompt(body.prompt)
     if body.stream:
         return await EventStream.open(request, _deltas(engine, prompt, body))
@@ -66,11 +64,18 @@ async def score(request: Request) -> Response:
     """Log-probabilities of options as continuations of a prompt."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _SCORE, state.limits.body_bytes)
+    _check_timeout(body.timeout_s)
     if len(body.options) > state.limits.options:
         raise InvalidRequest(f"options may hold at most {state.limits.options} entries", param="options")
     async with cancelled_when_gone(request.receive):
-        logprobs = await state.engine.ascore(as_prompt(body.prompt), body.options, cache_salt=body.cache_salt)
-    return _json(Scores(logprobs=[tuple(option) for option in logprobs]))
+        scores = await state.engine.ascore(
+            as_prompt(body.prompt),
+            body.options,
+            cache_salt=body.cache_salt,
+            priority=body.priority,
+            timeout=body.timeout_s,
+        )
+    return _json(scores)
 
 
 async def encode(request: Request) -> Response:
@@ -86,6 +91,11 @@ async def decode(request: Request) -> Response:
     body = await read_body(request, _DECODE, state.limits.body_bytes)
     text = await state.engine.adetokenize(body.ids, skip_special_tokens=body.skip_special_tokens)
     return _json(Decoded(text=text))
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not timeout_s > 0:
+        raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
 
 
 def _json(value: object) -> Response:

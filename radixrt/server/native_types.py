@@ -37,17 +37,15 @@ class GenerateRequest(_Body, kw_only=True, frozen=True):
 
 
 class ScoreRequest(_Body, kw_only=True, frozen=True):
-    """POST /score. Answered by Scores."""
+    """POST /score. Answered by `radixrt.results.Scores`."""
 
     prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
     options: list[list[TokenId]]
     """Token ids of each option, to be scored as the continuation of the prompt."""
     cache_salt: str | None = None
-
-
-class Scores(_Body, kw_only=True, frozen=True):
-    logprobs: list[tuple[float, ...]]
-    """One a token of each option."""
+    priority: int = 0
+    timeout_s: float | None = None
+    """As in a GenerateRequest; for all options together."""
 
 
 class EncodeRequest(_Body, kw_only=True, frozen=True):

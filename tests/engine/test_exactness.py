@@ -119,7 +119,7 @@ def test_scores_equal_the_models_log_probabilities(engine: Engine) -> None:
     wanted = [entry.logprob for entry in generated.choices[0].logprobs]
     for _ in range(2):
         engine.flush()
-        (scores,) = engine.score(list(prompt), [generated.token_ids])
+        (scores,) = engine.score(list(prompt), [generated.token_ids]).logprobs
         assert list(scores) == pytest.approx(wanted, abs=1e-3)
-    (scores,) = engine.score(list(prompt), [generated.token_ids])
+    (scores,) = engine.score(list(prompt), [generated.token_ids]).logprobs
     assert list(scores) == pytest.approx(wanted, abs=1e-3)

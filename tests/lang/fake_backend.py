@@ -18,7 +18,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.messages import ChatPrompt, TextPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
-from radixrt.results import Choice, Delta, Generation, ModelInfo, Usage
+from radixrt.results import Choice, Delta, Generation, ModelInfo, Scores, Usage
 
 EOS, BOS, START, END = 0, 1, 2, 3
 SPECIAL = [b"<eos>", b"<bos>", b"<|start|>", b"<|end|>"]
@@ -101,6 +101,7 @@ class FakeBackend:
         self.params: list[SamplingParams] = []
         self.constraints: list[Constraint | None] = []
         self.tokenized: list[object] = []
+        self.scored: list[tuple[list[int], list[tuple[int, ...]], dict[str, object]]] = []
         self.cancelled: list[str] = []
         self.active = 0
         self.peak = 0
@@ -222,17 +223,17 @@ class FakeBackend:
 
     # --- scoring -----------------------------------------------------------------------------------------------------
 
-    def score(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
+    def score(self, prompt: PromptLike, options: Sequence[Sequence[int]], **options_: object) -> Scores:
         ids = list(self.tokenize(prompt).ids)
-        return [tuple(logprob([*ids, *option[:j]], option[j]) for j in range(len(option))) for option in options]
+        self.scored.append((ids, [tuple(option) for option in options], options_))
+        return Scores(
+            logprobs=[tuple(logprob([*ids, *option[:j]], option[j]) for j in range(len(option))) for option in options],
+            usage=Usage(prompt_tokens=sum(len(ids) + len(option) for option in options)),
+        )
 
-    async def ascore(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
+    async def ascore(self, prompt: PromptLike, options: Sequence[Sequence[int]], **options_: object) -> Scores:
         await asyncio.sleep(0)
-        return self.score(prompt, options)
+        return self.score(prompt, options, **options_)
 
 
 def _choice(index: int, answer: str, params: SamplingParams) -> Choice:

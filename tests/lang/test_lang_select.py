@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from fake_backend import BOS, EOS, FakeBackend, encode, logprob, mean
+from fake_backend import BOS, EOS, FakeBackend, chat_ids, encode, logprob, mean
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixrt.lang import ProgramState, SelectMeta, function, gen, select
+from radixrt.lang import ProgramState, SelectMeta, assistant, function, gen, select, user
 from radixrt.lang.choices import decide, greedy, split_options
 from radixrt.messages import TextPrompt
 
@@ -109,6 +111,57 @@ def test_the_callers_list_is_not_kept(backend: FakeBackend) -> None:
     assert program.run(backend=backend).meta("x").choices == ("Yes", "No")
 
 
+# --- the start of a turn ---------------------------------------------------------------------------------------------
+
+
+def at_turn_start(backend: FakeBackend, before: str, choices: list[str], method: str) -> ProgramState:
+    @function
+    def program(s):
+        s += user("Greet me") + assistant(before + select("x", choices, choices_method=method))
+
+    return program.run(backend=backend)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("salt", range(12))
+def test_at_the_start_of_a_turn_a_leading_space_changes_no_choice(backend: FakeBackend, method: str, salt: int) -> None:
+    words = [f"Hello{salt}", "Bye", "@@qz", "Yes there", "Hello"]
+    spaced = [" " + word for word in words]
+    plain, inside, outside = (
+        at_turn_start(backend, before, choices, method) for before, choices in (("", words), (" ", words), ("", spaced))
+    )
+    assert plain["x"] == inside["x"] == outside["x"].strip()
+    assert plain.meta("x").scores == inside.meta("x").scores == outside.meta("x").scores
+    for state, written in ((plain, plain["x"]), (inside, " " + inside["x"]), (outside, outside["x"])):
+        assert state.messages()[-1]["content"] == written
+        assert state.ids == chat_ids([("user", "Greet me"), ("assistant", written)])
+
+
+def test_at_the_start_of_a_turn_the_better_spelling_counts(backend: FakeBackend) -> None:
+    words = ["Yes", "No"]
+    meta = at_turn_start(backend, "", words, "token_length_normalized").meta("x")
+    prompt = chat_ids([("user", "Greet me")], generation_prompt=True)
+    expected = [max((scores_of(prompt, encode(text)) for text in (word, " " + word)), key=mean) for word in words]
+    assert list(meta.logprobs) == expected
+    assert meta.scores == pytest.approx([mean(row) for row in expected], abs=1e-12)
+
+
+@pytest.mark.parametrize("choices", [["Yes", " Yes"], [" ", "No"]])
+def test_choices_that_differ_by_their_spaces_are_scored_as_written(backend: FakeBackend, choices: list[str]) -> None:
+    meta = at_turn_start(backend, "", choices, "token_length_normalized").meta("x")
+    prompt = chat_ids([("user", "Greet me")], generation_prompt=True)
+    assert [list(ids) for ids in meta.token_ids] == [encode(choice) for choice in choices]
+    assert meta.logprobs == tuple(scores_of(prompt, encode(choice)) for choice in choices)
+
+
+def test_select_is_counted(backend: FakeBackend) -> None:
+    state, meta = run_select(backend, "Answer:", ["Yes", "No idea"], "unconditional_likelihood_normalized")
+    asked = [(len(ids), [len(option) for option in options]) for ids, options, _ in backend.scored]
+    assert len(asked) == 2
+    assert state.usage.prompt_tokens == sum(n + k for n, lengths in asked for k in lengths)
+    assert meta.choice == state["x"]
+
+
 # --- the methods themselves -----------------------------------------------------------------------------------------
 
 
@@ -124,10 +177,31 @@ def test_greedy_keeps_options_that_share_a_token_together_despite_rounding() -> 
     assert greedy(options, [(-1.0000001, -0.1), (-1.0, -5.0)]) == 0
 
 
-def test_greedy_compares_an_ended_option_by_its_mean() -> None:
-    options = [(7,), (7, 8)]
-    assert greedy(options, [(-1.0,), (-1.0, -0.5)]) == 1
-    assert greedy(options, [(-1.0,), (-1.0, -1.5)]) == 0
+def test_an_ended_option_stands_for_all_that_goes_on_otherwise() -> None:
+    options = [(7,), (7, 8), (7, 9)]
+    assert greedy(options, [(-1.0,), (-1.0, math.log(0.51)), (-1.0, math.log(0.1))]) == 1
+    assert greedy(options, [(-1.0,), (-1.0, math.log(0.3)), (-1.0, math.log(0.3))]) == 0
+    assert greedy(options, [(-1.0,), (-1.0, math.log(0.3)), (-1.0, math.log(0.45))]) == 2
+
+
+@given(st.dictionaries(st.text("ab", max_size=3), st.lists(st.floats(0.01, 1), min_size=3, max_size=3), min_size=1))
+def test_the_option_that_greedy_decoding_writes_wins(weights: dict[str, list[float]]) -> None:
+    """A model over three tokens, a, b and the end; options may be beginnings of one another."""
+
+    def probabilities(before: str) -> dict[str, float]:
+        row = weights.get(before, [0.2, 0.3, 0.5])
+        return dict(zip("ab.", (value / sum(row) for value in row), strict=True))
+
+    written = ""
+    for _ in range(4):
+        row = probabilities(written)
+        written += max(row, key=row.__getitem__)
+    choices = ["a", "b", "ab", "aba", "ba", "bb.", "a."]
+    options = [tuple(map(ord, choice)) for choice in choices]
+    logprobs = [tuple(math.log(probabilities(c[:i])[c[i]]) for i in range(len(c))) for c in choices]
+    begun = [choice for choice in choices if written.startswith(choice)]
+    if begun:
+        assert choices[greedy(options, logprobs)] in begun
 
 
 def test_unconditional_takes_away_what_is_likely_anywhere() -> None:

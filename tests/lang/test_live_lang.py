@@ -142,11 +142,14 @@ def test_select_at_the_start_of_a_turn(engine: Engine) -> None:
         b = greet.run(before=" ", choices=words, method=method, backend=engine)
         c = greet.run(before="", choices=[" " + word for word in words], method=method, backend=engine)
         assert "@@qz" not in a["x"] + b["x"] + c["x"]
-        assert b.meta("x").token_ids == c.meta("x").token_ids
-        for inside, outside in zip(b.meta("x").logprobs, c.meta("x").logprobs, strict=True):
-            assert inside == pytest.approx(outside, abs=1e-4)
-        if method == "greedy_token_selection":  # the others divide by a length that the space changes
-            assert a["x"] == c["x"].strip()
+        assert a["x"] == b["x"] == c["x"].strip()
+        prompt = chat_ids(engine, [{"role": "user", "content": "Greet me"}], generation_prompt=True)
+        for state, text in ((a, a["x"]), (b, " " + b["x"]), (c, c["x"])):
+            assert state.ids[: len(prompt)] == prompt and state.messages()[-1]["content"] == text
+            meta = state.meta("x")
+            for ids, logprobs in zip(meta.token_ids, meta.logprobs, strict=True):
+                assert list(logprobs) == pytest.approx(score(engine, prompt, list(ids)), abs=1e-4)
+        assert a.usage.prompt_tokens > len(prompt)
     greedy = free.run(backend=engine)["x"]
     begun = [word for word in words if greedy.startswith(word)]
     for word in begun:

@@ -18,7 +18,17 @@ from radixrt.errors import Aborted, ConstraintError, ContextLengthExceeded, Engi
 from radixrt.messages import ChatPrompt, Prompt, TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
-from radixrt.results import CacheNode, Delta, EngineStats, Generation, ModelInfo, TokenLogprob, TopLogprob, Usage
+from radixrt.results import (
+    CacheNode,
+    Delta,
+    EngineStats,
+    Generation,
+    ModelInfo,
+    Scores,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 
 CONTEXT = 600
 REPLY = "Zwölf Äpfel 🍎, no more."
@@ -39,6 +49,8 @@ class FakeBackend:
             threads=1, eos_token_ids=(), has_chat_template=True,
         )  # fmt: skip
         self.seen: list[tuple[Prompt, SamplingParams, Constraint | None, str | None, int]] = []
+        self.scored: tuple[str | None, int, float | None] | None = None
+        """Cache salt, priority and timeout of the last `ascore`."""
         self.active = 0
         self.aborted = 0
         self.finished: dict[str, int] = {}
@@ -63,9 +75,20 @@ class FakeBackend:
         return self.detokenize(ids, skip_special_tokens=skip_special_tokens)
 
     async def ascore(
-        self, prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None
-    ) -> list[tuple[float, ...]]:
-        return [tuple(logprob(token) for token in option) for option in options]
+        self,
+        prompt: PromptLike,
+        options: Sequence[Sequence[int]],
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Scores:
+        self.scored = (cache_salt, priority, timeout)
+        tokens = len(_render(as_prompt(prompt)))
+        return Scores(
+            logprobs=[tuple(logprob(token) for token in option) for option in options],
+            usage=Usage(prompt_tokens=sum(tokens + len(option) for option in options)),
+        )
 
     # --- generation ---
 
