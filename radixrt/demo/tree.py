@@ -58,8 +58,8 @@ def _subtree_end(nodes: Sequence[CacheNode], start: int) -> int:
 
 def label(node: CacheNode) -> str:
     """One node as a line: how its text begins, its tokens, and how often it was found."""
-    text = "".join(c if c.isprintable() else " " for c in node.text.replace("\n", "\\n"))
+    text = repr(node.text)[1:-1]  # a line break is shown as \n
     if len(text) > TEXT_SHOWN:
         text = text[: TEXT_SHOWN - 3] + "..."
     hits = f", {node.hits:,} hits" if node.hits != 1 else ", 1 hit"
-    return f"{text!r:.{TEXT_SHOWN + 2}}  [{node.tokens:,} tokens{hits}]"
+    return f"'{text}'  [{node.tokens:,} tokens{hits}]"
