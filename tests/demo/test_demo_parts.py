@@ -52,7 +52,7 @@ def test_a_pipe_gets_plain_indented_lines() -> None:
     out = io.StringIO()
     Screen(Console(file=out, width=40)).tree([node(0, "say [bold]x\x1b[2J\n" * 9, 1200, 1), node(1, "y", 3, 4)])
     first, second = out.getvalue().splitlines()
-    assert first.startswith("  'say [bold]x [2J\\\\n") and first.endswith("[1,200 tokens, 1 hit]")
+    assert first.startswith("  'say [bold]x\\x1b[2J\\n") and first.endswith("[1,200 tokens, 1 hit]")
     assert second.startswith("    'y'") and second.endswith("[3 tokens, 4 hits]")
     assert "\x1b" not in out.getvalue()
 

@@ -336,7 +336,7 @@ def test_random_histories_give_every_request_its_own_tokens(seed: int) -> None:
     wanted: dict[int, tuple[list[int], int, int, int, str | None]] = {}
     gone: set[int] = set()
     stopped: set[tuple[int, int]] = set()
-    for _ in range(700):
+    for _ in range(3500):
         move = rng.random()
         if move < 0.25 and len(rig.scheduler.requests) < 20:
             stem = rng.choice(stems)
