@@ -70,6 +70,8 @@ class ChatPrompt(Message, frozen=True, kw_only=True):
     continue_final_message: bool = False
     """Leave the last message open, so that generation continues its text."""
     template_kwargs: dict[str, Any] = {}
+    opening: str = ""
+    """What the answer begins with: put behind the generation prompt as it stands, control tokens included."""
     after: int = 0
     after_open: bool = False
 

@@ -124,6 +124,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     eos_token_ids: tuple[int, ...]
     has_chat_template: bool
+    tool_dialect: str | None = None
+    """How the model writes calls (a name in `radixrt.dialects`); None: in a way that is not known, or there is no chat."""
+    tool_opener_is_control: bool = False
+    """The text that opens a call is a control token, which no constraint lets the model write."""
+    thinking: tuple[str, str] | None = None
+    """What the model writes before and behind its thoughts, where it shows any."""
 
 
 class CacheNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
+from radixrt import dialects
 from radixrt.errors import InvalidRequest
 from radixrt.messages import ChatPrompt
-from radixrt.tokenizer.sandbox import MAX_CHARS, Sandbox, TemplateLimit
+from radixrt.tokenizer.explain import as_plain_turn, explain_tools
+from radixrt.tokenizer.sandbox import MAX_CHARS, JsonObject, Sandbox, TemplateLimit
 from radixrt.tokenizer.shield import Shield, choose_marks, strings_in
 from radixrt.tokenizer.tools import canonical_tool
 
@@ -69,6 +71,21 @@ class ChatTemplate:
         """Why there is nothing to render with, or None."""
         return self._fault if self._template is None else None
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template itself shows tools to the model."""
+        return "tools" in self._variables
+
+    @property
+    def dialect(self) -> str | None:
+        """How the model writes calls (a name in `radixrt.dialects`); None where that is not known."""
+        return dialects.detect(self._source, knows_tools=self.knows_tools) if self.exists else None
+
+    @property
+    def thinking(self) -> dialects.Marks | None:
+        """What stands around the model's thoughts; None for a model that shows none."""
+        return dialects.thinking_marks(self._source)
+
     def ids(self, prompt: ChatPrompt) -> tuple[list[int], str]:
         """Token ids and text of what `prompt` asks for: the whole conversation, or what follows `prompt.after`.
 
@@ -78,6 +95,13 @@ class ChatTemplate:
         self._check(prompt)
         messages = [msgspec.to_builtins(message) for message in prompt.messages]
         tools = [canonical_tool(tool) for tool in prompt.tools] if prompt.tools else None
+        after = prompt.after
+        if "tool_calls" not in self._source:
+            messages = [as_plain_turn(message) for message in messages]
+        if tools and not self.knows_tools:
+            explained = explain_tools(messages, tools)
+            after += (len(explained) - len(messages)) if after else 0
+            messages, tools = explained, None
         given = (messages, tools, prompt.template_kwargs)
         mark, end = choose_marks([*strings_in(given), self._source], 2)
         plain = [self._message(message, mark) for message in messages]
@@ -87,8 +111,9 @@ class ChatTemplate:
             "tools": self._shield.guard_all(tools, mark),
         }
         whole = self._render(plain, prompt.continue_final_message, prompt.add_generation_prompt, variables, end)
-        if prompt.after:
-            begin = self._render(plain[: prompt.after], prompt.after_open, False, variables, end)
+        whole += prompt.opening
+        if after:
+            begin = self._render(plain[:after], prompt.after_open, False, variables, end)
             if not whole.startswith(begin):
                 raise InvalidRequest(
                     "the chat template does not write this conversation as a continuation of its first "
@@ -115,41 +140,44 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt exclude each other: set one of them to false",
                 param="continue_final_message",
             )
+        if prompt.opening and not prompt.add_generation_prompt:
+            raise InvalidRequest("opening needs add_generation_prompt", param="opening")
         if not 0 <= prompt.after <= len(prompt.messages):
             raise InvalidRequest(f"after must be between 0 and {len(prompt.messages)}", param="after")
         for name in prompt.template_kwargs:
             if name in _RESERVED:
                 raise InvalidRequest(f"{name!r} is not for template_kwargs", param="template_kwargs")
-        if prompt.tools and "tools" not in self._variables:
-            raise InvalidRequest(
-                "this model's chat template does not show tools to the model: start with --chat-template FILE to give "
-                "it one that does",
-                param="tools",
-            )
 
     def _message(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
         """One message as the template sees it: developer is system, and arguments of tool calls are objects."""
         role = "system" if message["role"] == "developer" else message["role"]
         content = self._shield.guard(message.get("content") or "", mark, ends=True)
         rest = {key: value for key, value in message.items() if key not in ("role", "content") and value is not None}
-        if "tool_calls" in rest:
-            rest["tool_calls"] = [self._tool_call(call) for call in rest["tool_calls"]]
-        return {"role": role, "content": content, **self._shield.guard_all(rest, mark)}
+        calls = rest.pop("tool_calls", None)
+        out = {"role": role, "content": content, **self._shield.guard_all(rest, mark)}
+        return out if calls is None else {**out, "tool_calls": [self._tool_call(call, mark) for call in calls]}
 
-    def _tool_call(self, call: dict[str, Any]) -> dict[str, Any]:
-        function = call.get("function")
+    def _tool_call(self, call: dict[str, Any], mark: str) -> dict[str, Any]:
+        """A call with its arguments as an object that is written as the client wrote it, so that what a model
+        generated comes out of the template as it went in."""
+        function, guard = call.get("function"), self._shield.guard_all
         # OpenAI's clients send arguments as JSON text; templates write objects, unless they say that they take text.
+        guarded: dict[str, Any] = guard(call, mark)
         if not isinstance(function, Mapping) or "arguments is string" in self._source:
-            return call
+            return guarded
         arguments = function.get("arguments")
         if isinstance(arguments, str):
+            text = arguments.strip() or "{}"
             try:
-                arguments = json.loads(arguments) if arguments.strip() else {}
+                value = json.loads(text)
             except (ValueError, RecursionError):
-                return call
-            if not isinstance(arguments, dict):
-                return call
-        return {**call, "function": {**function, "arguments": arguments if arguments is not None else {}}}
+                return guarded
+            if not isinstance(value, dict):
+                return guarded
+            arguments = JsonObject(guard(value, mark), guard(text, mark))
+        else:
+            arguments = guard(arguments if arguments is not None else {}, mark)
+        return {**guarded, "function": {**guarded["function"], "arguments": arguments}}
 
     def _render(
         self, messages: Sequence[dict[str, Any]], open_end: bool, prompt_next: bool, variables: dict[str, Any], end: str

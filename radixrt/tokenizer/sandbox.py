@@ -42,6 +42,14 @@ class TemplateLimit(TemplateError):
     """A rendering went beyond its budget."""
 
 
+class JsonObject(dict[str, Any]):
+    """An object that came as JSON text, which `tojson` writes as it came."""
+
+    def __init__(self, value: Mapping[str, Any], text: str) -> None:
+        super().__init__(value)
+        self._text = text  # the sandbox does not let templates read such names
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment that chat templates are compiled in; call `start` before each rendering.
 
@@ -189,6 +197,8 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON without HTML escapes, characters as they are, keys in the order given."""
+    if isinstance(value, JsonObject) and not (ensure_ascii or indent or separators or sort_keys):
+        return value._text
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
 from radixrt.checkpoint import Vocabulary
+from radixrt.dialects import DIALECTS
 from radixrt.errors import GenerationFailed, Overloaded, RadixrtError
 from radixrt.messages import (
     Abort,
@@ -238,11 +240,23 @@ class TokenizerServer:
     def _new_state(self, state: Loading | Ready | StartupFailed) -> None:
         if isinstance(state, Ready):
             self._encoder.context_length = state.info.context_length
-            info = msgspec.structs.replace(state.info, has_chat_template=self._chat.exists)
+            info = msgspec.structs.replace(state.info, **self._chat_facts())
             state = Ready(info=info)
         self._state = state
         for peer in list(self._listeners):
             self._send(peer, state)
+
+    def _chat_facts(self) -> dict[str, Any]:
+        """What ModelInfo says of conversations."""
+        special, name, marks = self._vocabulary.special_tokens, self._chat.dialect, self._chat.thinking
+        return {
+            "has_chat_template": self._chat.exists,
+            "tool_dialect": name,
+            # Explained tools are called in plain text, whatever the vocabulary holds.
+            "tool_opener_is_control": bool(name and self._chat.knows_tools and DIALECTS[name].opener in special),
+            # Marks that are control tokens cannot be told from others once they are left out of the text.
+            "thinking": (marks.open, marks.close) if marks and marks.close not in special else None,
+        }
 
     # --- errors and ends ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,41 @@
+"""Structural tags as JSON, in xgrammar's words: how the grammar room is told what the text must look like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+Format: TypeAlias = dict[str, Any]
+
+
+def tag(begin: str, schema: Any, end: str) -> Format:
+    """`begin`, JSON of the schema, `end`."""
+    return {"type": "tag", "begin": begin, "content": {"type": "json_schema", "json_schema": schema}, "end": end}
+
+
+def separated(tags: Sequence[Format], separator: str, *, many: bool) -> Format:
+    """One of the tags and nothing else; with `many` one or more, with `separator` between two."""
+    return {
+        "type": "tags_with_separator",
+        "tags": list(tags),
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": not many,
+    }
+
+
+def triggered(triggers: Sequence[str], tags: Sequence[Format], *, many: bool, needed: bool = False) -> Format:
+    """Free text; where a trigger stands, one of the tags begins. Without `many` the first tag ends the text."""
+    return {
+        "type": "triggered_tags",
+        "triggers": list(triggers),
+        "tags": list(tags),
+        "at_least_one": needed,
+        "stop_after_first": not many,
+    }
+
+
+def source(form: Format) -> str:
+    """The text of a structural_tag constraint."""
+    return json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False, separators=(",", ":"))

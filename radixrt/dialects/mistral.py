@@ -1,0 +1,31 @@
+"""Mistral (tokenizers v2 and v3): the control token [TOOL_CALLS], then one JSON array of calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from radixrt.dialects import formats
+from radixrt.dialects.dialect import Dialect
+from radixrt.dialects.formats import Format
+from radixrt.dialects.functions import Function
+
+
+class Mistral(Dialect):
+    """Constrained calls stand alone in their array; free ones may be several."""
+
+    name = "mistral"
+    opener = "[TOOL_CALLS]"
+    is_list = True
+
+    def knows(self, template: str) -> bool:
+        # From v11 on the name stands outside the JSON, before [ARGS] or [CALL_ID].
+        return self.opener in template and "[ARGS]" not in template and "[CALL_ID]" not in template
+
+    def tags(self, functions: Sequence[Function], *, opened: bool) -> list[Format]:
+        opener = "" if opened else self.opener
+        return [formats.tag(f"{opener}[{self.head(f)}", f.schema, "}]") for f in functions]
+
+    def new_id(self) -> str:
+        """Nine letters and digits: the template refuses others."""
+        return secrets.token_hex(5)[:9]
