@@ -103,14 +103,21 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     `kind` json_schema: `value` is the schema as JSON text (property order counts). json_object: `value` is "".
     regex: a regular expression, matched whole. choice: `choices` holds the strings; exactly one is generated.
-    grammar: a Lark or GBNF grammar.
+    grammar: a Lark or GBNF grammar. structural_tag: `value` is JSON text that names triggers and tags; the text is free
+    until a trigger, and inside a tag it is JSON of the tag's schema (the shapes of vLLM and SGLang).
     """
 
-    kind: Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+    kind: Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
     value: str = ""
     choices: tuple[str, ...] = ()
     any_whitespace: bool = False
     """JSON only: allow (bounded) whitespace between tokens; the default is compact JSON."""
+    whitespace_pattern: str | None = None
+    """JSON only: a regex of what may stand between tokens, at most once in each place; whitespace and nothing else."""
+    lax: bool = False
+    """JSON Schema only: enforce what can be; the answer lists the keywords that were left out."""
+    backend: Literal["auto", "llguidance", "xgrammar", "outlines"] = "auto"
+    """Library that enforces the constraint; auto: the first that can enforce all of it."""
 
     def __post_init__(self) -> None:
         if self.kind == "choice":
@@ -118,6 +125,13 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             _check(all(self.choices), "choice", "must not hold an empty string", list(self.choices))
         elif self.kind != "json_object":
             _check(bool(self.value.strip()), self.kind, "must not be empty", self.value)
+        is_json = self.kind in ("json_schema", "json_object", "structural_tag")
+        _check(is_json or not self.any_whitespace, "any_whitespace", "is for JSON", self.any_whitespace)
+        _check(
+            self.whitespace_pattern is None or (is_json and not self.any_whitespace),
+            "whitespace_pattern", "is for JSON, and not beside any_whitespace", self.whitespace_pattern,
+        )  # fmt: skip
+        _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
 
 
 def _within(value: float, low: float, high: float) -> bool:

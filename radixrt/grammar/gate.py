@@ -229,6 +229,7 @@ class _Checker:
                 (*node.path, "minProperties"),
                 "minProperties above the number of declared properties and one cannot be enforced: "
                 "undeclared keys may repeat",
+                kw.NOT_ENFORCED,
             )
 
 
@@ -245,21 +246,21 @@ def _check_bound(node: Node, name: str, value: Any, path: Path) -> None:
     if "number" not in node.types and abs(value) >= _INT64 - 1 and outward and not exclusive:
         return  # beyond what is ever written for an integer
     if exclusive or abs(value) >= _INT64 or (isinstance(value, int) and int(float(value)) != value):
-        _refuse(path, f"{name} is {value}: a bound so large cannot be enforced exactly")
+        _refuse(path, f"{name} is {value}: a bound so large cannot be enforced exactly", kw.NOT_ENFORCED)
 
 
 def _check_constant(value: Any, path: Path) -> None:
     """Only values that the back end writes exactly as they are."""
     for place, one in _parts(value, path):
         if isinstance(one, str) and not is_writable(one):
-            _refuse(place, "this string holds a control character that cannot be generated")
+            _refuse(place, "this string holds a control character that cannot be generated", kw.NOT_ENFORCED)
         if isinstance(one, int) and not isinstance(one, bool):
             try:
                 exact = int(float(one)) == one
             except OverflowError:
                 exact = False
             if not exact:
-                _refuse(place, f"the number {one} is too large to be enforced exactly")
+                _refuse(place, f"the number {one} is too large to be enforced exactly", kw.NOT_ENFORCED)
 
 
 def _parts(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -281,5 +282,5 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _refuse(path: Path, why: str) -> NoReturn:
-    raise ConstraintError(why, param=pointer(path))
+def _refuse(path: Path, why: str, code: str | None = None) -> NoReturn:
+    raise ConstraintError(why, param=pointer(path), code=code)

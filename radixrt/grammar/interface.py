@@ -66,6 +66,21 @@ class Grammar(Protocol):
         """Size of what it was compiled from, in bytes."""
         ...
 
+    @property
+    def backend(self) -> str:
+        """Name of the library that enforces it."""
+        ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """JSON pointers to the keywords that are not enforced; only with `lax`."""
+        ...
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """JSON pointers to the keywords that are enforced by being said in other words."""
+        ...
+
     def matcher(self, end_ids: Sequence[int] = ()) -> Matcher:
         """A matcher at the start of the text.
 

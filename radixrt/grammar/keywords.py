@@ -33,6 +33,9 @@ PAIRS = (
     ("minProperties", "maxProperties", "object"),
 )
 
+NOT_ENFORCED = "keyword_not_enforced"
+"""Code of a refusal that is about one keyword of a well-formed schema: lax mode may leave that keyword out."""
+
 ANNOTATION, ENFORCED, ADDED, REFUSED = "annotation", "enforced", "added", "refused"
 
 _CASES = "write the cases as anyOf"
@@ -107,8 +110,12 @@ ARRAY_KEYWORDS = frozenset(
         "uniqueItems",
     }
 )  # fmt: skip
-JUDGES = {"format": "string", "multipleOf": "number", "pattern": "string"}
-"""Other keywords that judge one type alone."""
+JUDGES = {
+    "format": frozenset({"string", "integer", "number"}),
+    "multipleOf": frozenset({"integer", "number"}),
+    "pattern": frozenset({"string"}),
+}
+"""Types that other keywords judge."""
 
 
 def advice(name: str) -> str:

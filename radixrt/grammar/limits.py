@@ -31,5 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_step_s: float = 0.2
     """CPU seconds that one fill or accept of a row may take; a row that passes it fails. (p99 of real schemas: 0.1 ms;
     an ambiguous grammar grows with the square of the text.)"""
+    max_row_s: float = 5.0
+    """CPU seconds that all fills and accepts of a row may take together, forks counting what came before them."""
     max_lexer_states: int = 100_000
     """States that one matcher's lexer may build while it runs (1-2 kB each)."""

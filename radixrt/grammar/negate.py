@@ -124,7 +124,7 @@ class Negator:
             yield from self._combined(node, name, types)
         elif name in kw.ASSERTIONS and name not in ("then", "else", "$ref"):
             judged = kw.JUDGES.get(name)
-            if judged is None or judged in types:
+            if judged is None or judged & types:
                 raise Inexact(node, name)
 
     def _bound(self, node: Node, name: str, value: Any, types: set[str]) -> Iterator[Schema]:

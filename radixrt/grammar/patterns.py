@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from radixrt.errors import ConstraintError
+from radixrt.grammar.keywords import NOT_ENFORCED
 
 _BOUNDS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
@@ -64,6 +65,11 @@ class _Scanner:
         shown = self.text[max(0, place - 20) : place + 20]
         return ConstraintError(f"{self.what}: {why} (at character {place}, near {shown!r})", param=self.param)
 
+    def unsupported(self, why: str, at: int | None = None) -> ConstraintError:
+        """A pattern that means something, which is not enforced."""
+        error = self.refuse(why, at)
+        return ConstraintError(error.message, param=error.param, code=NOT_ENFORCED)
+
     def run(self) -> None:
         text = self.text
         while self.at < len(text):
@@ -89,9 +95,9 @@ class _Scanner:
 
     def _group(self) -> None:
         if any(self.text.startswith(opening, self.at) for opening in _LOOK_AROUND):
-            raise self.refuse("look-ahead and look-behind cannot be enforced")
+            raise self.unsupported("look-ahead and look-behind cannot be enforced")
         if self.text.startswith(("(?>", "(?(", "(?P=", "(?P>", "(?#"), self.at):
-            raise self.refuse("this kind of group cannot be enforced")
+            raise self.unsupported("this kind of group cannot be enforced")
         self.depth += 1
         if self.depth > self.max_depth:
             raise self.refuse(f"groups nest more than {self.max_depth} deep, which is the limit")
@@ -100,7 +106,7 @@ class _Scanner:
             end = re.compile(r"\?(?:P?<[^>]*>|[A-Za-z-]*[:)])?").match(self.text, self.at)
             if end is not None:
                 if end[0][-1] in ":)" and not set(end[0][1:-1]) <= set("imsu-"):
-                    raise self.refuse("of the inline flags only i, m, s and u can be enforced")
+                    raise self.unsupported("of the inline flags only i, m, s and u can be enforced")
                 if end[0].endswith(")"):
                     self.depth -= 1
                 self.at = max(end.end(), self.at + 1)
@@ -116,7 +122,7 @@ class _Scanner:
         if self.text.startswith("?", self.at):
             self.at += 1
         if _QUANTIFIER.match(self.text, self.at):
-            raise self.refuse("a quantifier on a quantifier; possessive ones cannot be enforced: use a group (?:...)")
+            raise self.unsupported("a quantifier on a quantifier cannot be enforced: use a group (?:...)")
 
     def _escape(self) -> int | frozenset[int] | None:
         """Step over an escape: the ASCII it stands for (a code, or a set), or None for anything beyond."""
@@ -126,9 +132,9 @@ class _Scanner:
             raise self.refuse("a backslash at the end")
         self.at += 2
         if char.isdigit() or char == "k":
-            raise self.refuse("back-references cannot be enforced", start)
+            raise self.unsupported("back-references cannot be enforced", start)
         if char in "bB<>":
-            raise self.refuse("word boundaries cannot be enforced", start)
+            raise self.unsupported("word boundaries cannot be enforced", start)
         if char.isascii() and char.isalpha():
             anchors = "" if self.json_string else "Az"
             if char not in _LETTER_ESCAPES and char not in anchors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from radixrt.errors import ConstraintError
-from radixrt.grammar.keywords import BOUNDS
+from radixrt.grammar.keywords import BOUNDS, NOT_ENFORCED
 from radixrt.grammar.schema_tree import Node, pointer
 
 _MERGED_WITH = BOUNDS | {"additionalProperties", "items", "patternProperties", "prefixItems", "properties"}
@@ -29,6 +29,7 @@ def check_narrow_ranges(nodes: Sequence[Node]) -> None:
                     raise ConstraintError(
                         f"{name} {bound} with another bound less than 1 away cannot be enforced exactly",
                         param=pointer((*node.path, name)),
+                        code=NOT_ENFORCED,
                     )
 
 

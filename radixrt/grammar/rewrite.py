@@ -27,8 +27,6 @@ from radixrt.grammar.negate import MAX_ONE_OF, Inexact, Negator, Schema, all_of,
 from radixrt.grammar.schema_tree import Node, Path, Tree, pointer
 
 Origins: TypeAlias = dict[int, Path]
-NOT_ENFORCED = "keyword_not_enforced"
-"""Code of a refusal that is about one keyword, which lax mode may leave out."""
 _DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")
 _KEPT_BESIDE_REF = frozenset({"$ref", "$defs", "definitions", "$schema"})
 _FINITE_VALUES = 2000
@@ -210,7 +208,7 @@ class _Rewriter:
         else:
             why = f" (with {error.keyword!r} at {pointer(error.node.path) or 'the root'} in it)"
         return ConstraintError(
-            f"the keyword {name!r} cannot be enforced here{why}: {kw.advice(name)}", param=place, code=NOT_ENFORCED
+            f"the keyword {name!r} cannot be enforced here{why}: {kw.advice(name)}", param=place, code=kw.NOT_ENFORCED
         )
 
     def _cases(self, node: Node, types: set[str]) -> Schema:
@@ -237,7 +235,7 @@ class _Rewriter:
         return made
 
     def _one_of(self, node: Node, types: set[str]) -> Schema | None:
-        """None: left to the back end."""
+        """None: left to the back end, which takes it only where it can prove more of the branches than we do."""
         branches = list(node.under("oneOf"))
         if len(branches) == 1 or exclude_one_another(self.tree, branches, legacy=self.legacy):
             return any_of([self.whole(branch) for branch in branches])

@@ -23,11 +23,13 @@ from typing import IO
 import msgspec
 
 from radixrt.errors import ConstraintError, RadixrtError
+from radixrt.grammar.backends import Backends
 from radixrt.grammar.cache import GrammarCache, Refusals
 from radixrt.grammar.child import Child, WorkerLost, refusal
 from radixrt.grammar.interface import Grammar
 from radixrt.grammar.limits import Limits
-from radixrt.grammar.llguidance_backend import Compiler, VocabularySource, check_size, source_bytes
+from radixrt.grammar.llguidance_backend import VocabularySource
+from radixrt.grammar.sources import check_size, source_bytes
 from radixrt.grammar.wire import Answer, Setup
 from radixrt.params import Constraint
 
@@ -176,7 +178,7 @@ class _Shop:
         os.set_blocking(self._bell_in, False)
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
-        self._compiler: Compiler | None = None
+        self._backends: Backends | None = None
         self._tokenizer: IO[bytes] | None = None
         self._building = threading.Lock()
 
@@ -189,18 +191,18 @@ class _Shop:
                 self._tokenizer.flush()
         return Child(self._tokenizer, self._setup, self.limits)
 
-    def compiler(self) -> Compiler:
+    def backends(self) -> Backends:
         """This process's own tables, built once."""
         with self._building:
-            if self._compiler is None:
-                self._compiler = Compiler(
+            if self._backends is None:
+                self._backends = Backends(
                     self._vocabulary.tokenizer_json(),
                     size=self._vocabulary.size,
                     eos_ids=self._vocabulary.eos_ids,
                     vocab_size=self._vocab_size,
                     limits=self.limits,
                 )
-            return self._compiler
+            return self._backends
 
     def _setup(self, descriptor: int) -> Setup:
         return Setup(
@@ -273,7 +275,7 @@ class _WorkerThread(threading.Thread):
         """Start the worker and build this process's tables before anybody asks; faults come up again with a task."""
         try:
             self._worker()
-            self._shop.compiler()
+            self._shop.backends()
         except (RadixrtError, OSError) as error:
             log.warning("the compile worker cannot start: %s", error)
 
@@ -306,8 +308,10 @@ class _WorkerThread(threading.Thread):
             return ConstraintError(
                 answer.error.message, param=answer.error.param or constraint.kind, code=answer.error.code
             )
+        if answer.plan is None:
+            return ConstraintError("the compile worker gave no answer", param=constraint.kind)
         try:
-            return self._shop.compiler().build(constraint, answer.source)
+            return self._shop.backends().build(constraint, answer.plan)
         except ConstraintError as error:
             return error
 

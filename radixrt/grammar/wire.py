@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from radixrt.errors import ErrorInfo
+from radixrt.grammar.backends import Plan
 from radixrt.grammar.limits import Limits
 from radixrt.params import Constraint
 
@@ -37,9 +38,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Either an error, or the back end's source for the constraint, which compiles and has a first mask."""
+    """Either an error, or a plan for the constraint, which compiles and has a first mask."""
 
-    source: str = ""
+    plan: Plan | None = None
     error: ErrorInfo | None = None
     seconds: float = 0.0
     """For gate, compile and first mask together."""

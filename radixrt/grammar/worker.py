@@ -14,7 +14,7 @@ import threading
 import time
 
 from radixrt.errors import ErrorInfo, RadixrtError
-from radixrt.grammar.llguidance_backend import Compiler, prepare
+from radixrt.grammar.backends import Backends, Plan
 from radixrt.grammar.memory import memory_message, resident_bytes, virtual_bytes
 from radixrt.grammar.wire import Answer, Frames, Setup, Task, pack, write_all
 
@@ -30,7 +30,7 @@ def main() -> None:
     frames = Frames()
     setup = _read_setup(frames)
     try:
-        compiler = _compiler(setup)
+        backends = _backends(setup)
     except RadixrtError as error:
         write_all(out, pack(Answer(error=error.info())))
         return
@@ -41,37 +41,34 @@ def main() -> None:
     while True:
         task = tasks.get()
         signal.setitimer(signal.ITIMER_REAL, setup.limits.compile_timeout_s + 2)
-        answer = _answer(compiler, task)
+        answer = _answer(backends, task)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_all(out, pack(answer))
 
 
-def _answer(compiler: Compiler, task: Task) -> Answer:
+def _answer(backends: Backends, task: Task) -> Answer:
     before, start = resident_bytes(), time.monotonic()
-    source, error = "", None
+    plan: Plan | None = None
+    error: ErrorInfo | None = None
     try:
-        source = prepare(task.constraint, compiler.limits)
-        compiler.build(task.constraint, source)
+        plan = backends.plan(task.constraint)
     except RadixrtError as refusal:
-        source, error = "", refusal.info()
+        error = refusal.info()
     except MemoryError:
-        source, error = (
-            "",
-            ErrorInfo(kind="ConstraintError", message=memory_message(compiler.limits.compile_memory_bytes)),
-        )
+        error = ErrorInfo(kind="ConstraintError", message=memory_message(backends.limits.compile_memory_bytes))
     return Answer(
-        source=source,
+        plan=plan,
         error=error,
         seconds=time.monotonic() - start,
         grown_bytes=max(0, resident_bytes() - before),
     )
 
 
-def _compiler(setup: Setup) -> Compiler:
+def _backends(setup: Setup) -> Backends:
     size = os.fstat(setup.tokenizer_fd).st_size
     text = os.pread(setup.tokenizer_fd, size, 0).decode()
     os.close(setup.tokenizer_fd)
-    return Compiler(text, size=setup.size, eos_ids=setup.eos_ids, vocab_size=setup.vocab_size, limits=setup.limits)
+    return Backends(text, size=setup.size, eos_ids=setup.eos_ids, vocab_size=setup.vocab_size, limits=setup.limits)
 
 
 def _limit_address_space(memory_bytes: int) -> None:

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from radixrt.checkpoint import Vocabulary
 from radixrt.grammar import Grammar, GrammarError, Limits
-from radixrt.grammar.llguidance_backend import Compiler
+from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
 
 CONTROL = ["<|end|>", "<|turn|>", "<|tool|>", "<|pad|>"]
@@ -44,8 +44,8 @@ def vocab_size(vocabulary: Vocabulary) -> int:
 
 
 @pytest.fixture(scope="session")
-def compiler(vocabulary: Vocabulary, vocab_size: int) -> Compiler:
-    return Compiler(
+def compiler(vocabulary: Vocabulary, vocab_size: int) -> Backends:
+    return Backends(
         vocabulary.tokenizer_json(),
         size=vocabulary.size,
         eos_ids=vocabulary.eos_ids,

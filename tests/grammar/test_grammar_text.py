@@ -8,14 +8,14 @@ import pytest
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar import Grammar
+from radixrt.grammar.backends import Backends
 from radixrt.grammar.cfg import is_gbnf
-from radixrt.grammar.llguidance_backend import Compiler
 from radixrt.params import Constraint
 
 Accepts = Callable[[Grammar, str], bool]
 
 
-def compiled(compiler: Compiler, text: str) -> Grammar:
+def compiled(compiler: Backends, text: str) -> Grammar:
     return compiler.compile(Constraint(kind="grammar", value=text))
 
 
@@ -36,7 +36,7 @@ def compiled(compiler: Compiler, text: str) -> Grammar:
     ],
 )
 def test_grammars_accept_their_language(
-    text: str, taken: list[str], refused: list[str], compiler: Compiler, accepts: Accepts
+    text: str, taken: list[str], refused: list[str], compiler: Backends, accepts: Accepts
 ) -> None:
     grammar = compiled(compiler, text)
     assert [one for one in taken if not accepts(grammar, one)] == []
@@ -73,7 +73,7 @@ def test_grammars_accept_their_language(
         ("start: /[a&&b]/", "twice in a class"),
     ],
 )
-def test_what_is_wrong_or_not_enforced_is_refused(text: str, words: str, compiler: Compiler) -> None:
+def test_what_is_wrong_or_not_enforced_is_refused(text: str, words: str, compiler: Backends) -> None:
     with pytest.raises(ConstraintError) as caught:
         compiled(compiler, text)
     assert caught.value.param == "grammar"

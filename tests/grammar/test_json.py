@@ -16,8 +16,9 @@ import pytest
 from radixrt.checkpoint import Vocabulary
 from radixrt.errors import ConstraintError
 from radixrt.grammar import Grammar, GrammarDeadEnd
+from radixrt.grammar.backends import Backends
 from radixrt.grammar.instances import verdict
-from radixrt.grammar.llguidance_backend import MAX_WHITESPACE, Compiler
+from radixrt.grammar.llguidance_backend import MAX_WHITESPACE
 from radixrt.params import Constraint
 
 Accepts = Callable[[Grammar, str], bool]
@@ -27,7 +28,7 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def compiled(compiler: Compiler, schema: Any, **options: bool) -> Grammar:
+def compiled(compiler: Backends, schema: Any, **options: bool) -> Grammar:
     return compiler.compile(Constraint(kind="json_schema", value=compact(schema), **options))
 
 
@@ -43,14 +44,14 @@ def compiled(compiler: Compiler, schema: Any, **options: bool) -> Grammar:
     ],
 )
 def test_patterns_search_inside_the_quotes(
-    pattern: str, taken: list[str], refused: list[str], compiler: Compiler, accepts: Accepts
+    pattern: str, taken: list[str], refused: list[str], compiler: Backends, accepts: Accepts
 ) -> None:
     grammar = compiled(compiler, {"type": "string", "pattern": pattern})
     assert [text for text in taken if not accepts(grammar, text)] == []
     assert [text for text in refused if accepts(grammar, text)] == []
 
 
-def test_declared_keys_keep_their_schema_in_any_order_and_spelling(compiler: Compiler, accepts: Accepts) -> None:
+def test_declared_keys_keep_their_schema_in_any_order_and_spelling(compiler: Backends, accepts: Accepts) -> None:
     schema = {
         "type": "object",
         "properties": {"start": {"type": "integer"}, "end": {"type": "integer"}, "unit": {"const": "s"}},
@@ -74,7 +75,7 @@ def test_declared_keys_keep_their_schema_in_any_order_and_spelling(compiler: Com
         assert not accepts(grammar, text), text
 
 
-def test_no_state_leaves_only_an_escaped_quote(compiler: Compiler, vocabulary: Vocabulary) -> None:
+def test_no_state_leaves_only_an_escaped_quote(compiler: Backends, vocabulary: Vocabulary) -> None:
     """After a prefix of a declared key that may not come any more, some ordinary letter can go on."""
     grammar = compiled(
         compiler, {"type": "object", "properties": {"start": {"type": "integer"}, "end": {"type": "integer"}}}
@@ -85,7 +86,7 @@ def test_no_state_leaves_only_an_escaped_quote(compiler: Compiler, vocabulary: V
     matcher.fork().accept(vocabulary.encode("x")[0])
 
 
-def test_objects_with_and_without_additional_properties(compiler: Compiler, accepts: Accepts) -> None:
+def test_objects_with_and_without_additional_properties(compiler: Backends, accepts: Accepts) -> None:
     a = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     table = [
         ({"type": "object"}, ["{}", '{"x":"y"}', '{"x":{"y":[1,null]}}'], ["[]", "1"]),
@@ -102,7 +103,7 @@ def test_objects_with_and_without_additional_properties(compiler: Compiler, acce
     assert not any(accepts(grammar, text) for text in ("[]", "1", "null", '{"a": 1}'))
 
 
-def test_literal_text_of_every_plane_is_possible(compiler: Compiler, accepts: Accepts) -> None:
+def test_literal_text_of_every_plane_is_possible(compiler: Backends, accepts: Accepts) -> None:
     grammar = compiled(compiler, {"type": "string"})
     for text in ("é", "東京", "😀", "\u2028", '"', "\\", "/", "\b\f\n\r\t", ""):
         assert accepts(grammar, compact(text)), text
@@ -110,7 +111,7 @@ def test_literal_text_of_every_plane_is_possible(compiler: Compiler, accepts: Ac
         assert not accepts(grammar, written), written
 
 
-def test_whitespace_is_compact_or_bounded(compiler: Compiler, accepts: Accepts) -> None:
+def test_whitespace_is_compact_or_bounded(compiler: Backends, accepts: Accepts) -> None:
     value = {"a": 1, "b": [1, {"c": None}], "d": {"e": "x y"}}
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     tight, loose = compiled(compiler, schema), compiled(compiler, schema, any_whitespace=True)
@@ -125,7 +126,7 @@ def test_whitespace_is_compact_or_bounded(compiler: Compiler, accepts: Accepts) 
 
 @pytest.mark.parametrize("name", ["json_schema_dev", "json_schema_suite_2020_12"])
 def test_shared_cases_accept_no_invalid_instance(
-    name: str, cases: Path, compiler: Compiler, vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]
+    name: str, cases: Path, compiler: Backends, vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = dict.fromkeys(("cases", "refused", "valid", "valid_accepted", "valid_order", "invalid"), 0)
     wrong: list[str] = []
@@ -228,7 +229,7 @@ def write(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int, rng: random
     return None
 
 
-def grammars(rng: random.Random, compiler: Compiler, n: int) -> Iterator[tuple[dict[str, Any], Grammar]]:
+def grammars(rng: random.Random, compiler: Backends, n: int) -> Iterator[tuple[dict[str, Any], Grammar]]:
     made = 0
     while made < n:
         schema = random_schema(rng)
@@ -242,7 +243,7 @@ def grammars(rng: random.Random, compiler: Compiler, n: int) -> Iterator[tuple[d
         made += 1
 
 
-def test_whatever_is_written_parses_and_validates(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_whatever_is_written_parses_and_validates(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     rng = random.Random(2024)
     finished = 0
     for schema, grammar in grammars(rng, compiler, 60):
@@ -254,7 +255,7 @@ def test_whatever_is_written_parses_and_validates(compiler: Compiler, vocabulary
     assert finished > 180
 
 
-def test_number_ranges_against_exact_arithmetic(compiler: Compiler, accepts: Accepts) -> None:
+def test_number_ranges_against_exact_arithmetic(compiler: Backends, accepts: Accepts) -> None:
     rng = random.Random(8)
     tried = {True: 0, False: 0}
     for _ in range(250):
@@ -288,7 +289,7 @@ def test_number_ranges_against_exact_arithmetic(compiler: Compiler, accepts: Acc
 
 
 def test_written_texts_of_the_shared_schemas_validate(
-    cases: Path, compiler: Compiler, vocabulary: Vocabulary, vocab_size: int
+    cases: Path, compiler: Backends, vocabulary: Vocabulary, vocab_size: int
 ) -> None:
     rng = random.Random(11)
     finished = 0

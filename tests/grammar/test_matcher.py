@@ -13,8 +13,8 @@ import regex
 from radixrt.checkpoint import Vocabulary
 from radixrt.errors import GenerationFailed
 from radixrt.grammar import Grammar, GrammarDeadEnd, Matcher, TokenRefused
+from radixrt.grammar.backends import Backends
 from radixrt.grammar.errors import MatcherFailed
-from radixrt.grammar.llguidance_backend import Compiler
 from radixrt.params import Constraint
 
 SCHEMA = json.dumps(
@@ -65,7 +65,7 @@ def walk(grammar: Grammar, size: int, rng: random.Random, steps: int) -> Iterato
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_bit_is_set_exactly_where_accept_takes_the_token(name: str, compiler: Compiler, vocab_size: int) -> None:
+def test_a_bit_is_set_exactly_where_accept_takes_the_token(name: str, compiler: Backends, vocab_size: int) -> None:
     grammar = compiler.compile(KINDS[name])
     rng = random.Random(name)
     seen = 0
@@ -86,7 +86,7 @@ def test_a_bit_is_set_exactly_where_accept_takes_the_token(name: str, compiler: 
 
 
 def test_choice_masks_are_the_prefixes_of_the_choices(
-    compiler: Compiler, vocabulary: Vocabulary, vocab_size: int
+    compiler: Backends, vocabulary: Vocabulary, vocab_size: int
 ) -> None:
     grammar = compiler.compile(KINDS["choice"])
     whole = [choice.encode() for choice in CHOICES]
@@ -106,7 +106,7 @@ def test_choice_masks_are_the_prefixes_of_the_choices(
     assert ended == set(whole), "every choice was reached, also one that begins another"
 
 
-def test_regex_masks_are_the_partial_matches(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_regex_masks_are_the_partial_matches(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     pattern = regex.compile(KINDS["regex"].value)
     rng = random.Random(5)
     for _ in range(20):
@@ -123,7 +123,7 @@ def test_regex_masks_are_the_partial_matches(compiler: Compiler, vocabulary: Voc
 
 @pytest.mark.parametrize("name", KINDS)
 def test_control_tokens_and_ids_beyond_the_tokenizer_are_never_text(
-    name: str, compiler: Compiler, vocabulary: Vocabulary, vocab_size: int
+    name: str, compiler: Backends, vocabulary: Vocabulary, vocab_size: int
 ) -> None:
     rng = random.Random(3)
     for matcher, _, allowed in walk(compiler.compile(KINDS[name]), vocab_size, rng, 25):
@@ -132,7 +132,7 @@ def test_control_tokens_and_ids_beyond_the_tokenizer_are_never_text(
         assert ({0, 1} <= allowed) is matcher.may_stop and bool(allowed & {0, 1}) is matcher.may_stop
 
 
-def test_a_closed_root_leaves_end_tokens_alone(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_a_closed_root_leaves_end_tokens_alone(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     for name, text in (
         ("json_object", '{"a":{"b":[1,2,3]}}'),
         ("json_schema with whitespace", '{ "kind" : "red" , "age" : 31 }'),
@@ -148,7 +148,7 @@ def test_a_closed_root_leaves_end_tokens_alone(compiler: Compiler, vocabulary: V
         assert matcher.forced() == []
 
 
-def test_an_end_token_ends_and_is_taken_back(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_an_end_token_ends_and_is_taken_back(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     matcher = compiler.compile(KINDS["choice"]).matcher()
     with pytest.raises(TokenRefused, match="before the text is complete"):
         matcher.accept(1)
@@ -168,7 +168,7 @@ def test_an_end_token_ends_and_is_taken_back(compiler: Compiler, vocabulary: Voc
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_fork_lives_on_its_own(name: str, compiler: Compiler, vocab_size: int) -> None:
+def test_a_fork_lives_on_its_own(name: str, compiler: Backends, vocab_size: int) -> None:
     grammar = compiler.compile(KINDS[name])
     steps = 0
     for matcher, tokens, allowed in walk(grammar, vocab_size, random.Random(7), 15):
@@ -184,7 +184,7 @@ def test_a_fork_lives_on_its_own(name: str, compiler: Compiler, vocab_size: int)
     assert steps > 2
 
 
-def test_rollback_retraces_a_path_exactly(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_rollback_retraces_a_path_exactly(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     matcher = compiler.compile(KINDS["json_schema"]).matcher()
     masks = []
     for token in vocabulary.encode('{"name":"Ann","kind":"blue","age":31,"tags":["red","blue"]}'):
@@ -197,7 +197,7 @@ def test_rollback_retraces_a_path_exactly(compiler: Compiler, vocabulary: Vocabu
         assert mask_of(matcher, vocab_size) == masks.pop()
 
 
-def test_end_tokens_of_one_request(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_end_tokens_of_one_request(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     """A stop token id that spells text may end the text, but never be a part of it."""
     (comma,) = vocabulary.encode(",")
     grammar = compiler.compile(KINDS["json_object"])
@@ -214,7 +214,7 @@ def test_end_tokens_of_one_request(compiler: Compiler, vocabulary: Vocabulary, v
     matcher.fork().accept(comma)
 
 
-def test_forced_tokens_follow_and_are_forced(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_forced_tokens_follow_and_are_forced(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     text = '{"measurement":12}'
     source = '{"properties":{"measurement":{"const":12}},"required":["measurement"],"additionalProperties":false,'
     matcher = compiler.compile(Constraint(kind="json_schema", value=source + '"type":"object"}')).matcher()
@@ -225,14 +225,14 @@ def test_forced_tokens_follow_and_are_forced(compiler: Compiler, vocabulary: Voc
         matcher.accept(token)
 
 
-def test_an_empty_text_may_be_all_there_is(compiler: Compiler, vocab_size: int) -> None:
+def test_an_empty_text_may_be_all_there_is(compiler: Backends, vocab_size: int) -> None:
     matcher = compiler.compile(Constraint(kind="regex", value="a*")).matcher()
     assert matcher.may_stop and not matcher.must_stop
     assert {0, 1} < mask_of(matcher, vocab_size)
     assert mask_of(compiler.compile(Constraint(kind="regex", value="^$")).matcher(), vocab_size) == {0, 1}
 
 
-def test_a_dead_end_is_a_typed_error_and_stays_one(compiler: Compiler, vocabulary: Vocabulary, vocab_size: int) -> None:
+def test_a_dead_end_is_a_typed_error_and_stays_one(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
     """The only token that could go on is taken away by the request, so nothing can follow."""
     (x,) = vocabulary.encode("x")
     matcher = compiler.compile(Constraint(kind="regex", value="ax+b?c")).matcher(end_ids=[x])
@@ -246,10 +246,10 @@ def test_a_dead_end_is_a_typed_error_and_stays_one(compiler: Compiler, vocabular
     assert caught.value.info().kind == "GenerationFailed"
 
 
-def test_a_back_end_that_gives_up_never_passes_unnoticed(compiler: Compiler, vocabulary: Vocabulary) -> None:
+def test_a_back_end_that_gives_up_never_passes_unnoticed(compiler: Backends, vocabulary: Vocabulary) -> None:
     from radixrt.grammar import Limits
 
-    tight = Compiler(
+    tight = Backends(
         vocabulary.tokenizer_json(),
         size=vocabulary.size,
         eos_ids=vocabulary.eos_ids,
@@ -279,7 +279,7 @@ def test_a_step_that_costs_too_much_fails_its_row(vocabulary: Vocabulary) -> Non
     from radixrt.grammar import Limits
 
     patient = Limits()
-    tables = Compiler(
+    tables = Backends(
         vocabulary.tokenizer_json(),
         size=vocabulary.size,
         eos_ids=vocabulary.eos_ids,
@@ -289,7 +289,7 @@ def test_a_step_that_costs_too_much_fails_its_row(vocabulary: Vocabulary) -> Non
     matcher = tables.compile(Constraint(kind="grammar", value='root ::= s\ns ::= s s | "a" | "aa" | ""')).matcher()
     (a,) = vocabulary.encode("a")
     matcher.accept(a)
-    tables.limits = Limits(max_step_s=0.0)
+    matcher._limits = Limits(max_step_s=0.0)
     bitmask = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
     with pytest.raises(MatcherFailed, match=r"one step took .* the limit is 0 s"):
         matcher.fill(bitmask, 0)
@@ -298,7 +298,7 @@ def test_a_step_that_costs_too_much_fails_its_row(vocabulary: Vocabulary) -> Non
         matcher.accept(a)
 
 
-def test_a_bitmask_of_the_wrong_shape_is_refused(compiler: Compiler, vocab_size: int) -> None:
+def test_a_bitmask_of_the_wrong_shape_is_refused(compiler: Backends, vocab_size: int) -> None:
     matcher = compiler.compile(KINDS["json_object"]).matcher()
     for wrong in (np.zeros((1, 3), np.int32), np.zeros((1, (vocab_size + 31) // 32), np.int64)):
         with pytest.raises(ValueError, match="bitmask"):

@@ -10,13 +10,13 @@ import pytest
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar import Grammar
-from radixrt.grammar.llguidance_backend import Compiler
+from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
 
 Accepts = Callable[[Grammar, str], bool]
 
 
-def compiled(compiler: Compiler, pattern: str) -> Grammar:
+def compiled(compiler: Backends, pattern: str) -> Grammar:
     return compiler.compile(Constraint(kind="regex", value=pattern))
 
 
@@ -50,7 +50,7 @@ def compiled(compiler: Compiler, pattern: str) -> Grammar:
         ("*a", "cannot be enforced"),
     ],
 )
-def test_what_is_not_enforced_is_refused_with_its_place(pattern: str, words: str, compiler: Compiler) -> None:
+def test_what_is_not_enforced_is_refused_with_its_place(pattern: str, words: str, compiler: Backends) -> None:
     with pytest.raises(ConstraintError) as caught:
         compiled(compiler, pattern)
     assert caught.value.param == "regex"
@@ -65,7 +65,7 @@ def test_what_is_not_enforced_is_refused_with_its_place(pattern: str, words: str
         "[ab\\-]c", "\\[a\\]", "a/b", "(a|b)*c", "yes|yes please",
     ],
 )  # fmt: skip
-def test_regexes_match_whole_as_python_does(pattern: str, compiler: Compiler, accepts: Accepts) -> None:
+def test_regexes_match_whole_as_python_does(pattern: str, compiler: Backends, accepts: Accepts) -> None:
     grammar = compiled(compiler, pattern)
     texts = ["".join(t) for n in range(5) for t in itertools.product("abc.", repeat=n)]
     texts += ["aB", "Ab", "AB", "a\nb", "^abc$", "x", "ax", "-c", "[a]", "a/b", "yes", "yes please", "yes ", "aéb"]
@@ -75,7 +75,7 @@ def test_regexes_match_whole_as_python_does(pattern: str, compiler: Compiler, ac
 
 
 @pytest.mark.parametrize("choice", ["a.b*c", "(x|y)[z]{2}^$", "a b#c&d~e-f", "\\d\n\t\"'/", "\x00\x7f é 😀", " lead"])
-def test_a_choice_is_taken_literally(choice: str, compiler: Compiler, accepts: Accepts) -> None:
+def test_a_choice_is_taken_literally(choice: str, compiler: Backends, accepts: Accepts) -> None:
     grammar = compiler.compile(Constraint(kind="choice", choices=(choice, "other")))
     assert accepts(grammar, choice) and accepts(grammar, "other")
     assert not any(accepts(grammar, text) for text in (choice[:-1], choice + "x", choice.strip() + " ", "", "othe"))

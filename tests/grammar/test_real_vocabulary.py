@@ -10,7 +10,7 @@ import pytest
 
 from radixrt.checkpoint import Vocabulary, open_checkpoint
 from radixrt.grammar import Limits, TokenRefused
-from radixrt.grammar.llguidance_backend import Compiler
+from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
 
 WIDTH = 49_216
@@ -22,8 +22,8 @@ def real(smollm2_path: Path) -> Vocabulary:
 
 
 @pytest.fixture(scope="module")
-def real_compiler(real: Vocabulary) -> Compiler:
-    return Compiler(real.tokenizer_json(), size=real.size, eos_ids=real.eos_ids, vocab_size=WIDTH, limits=Limits())
+def real_compiler(real: Vocabulary) -> Backends:
+    return Backends(real.tokenizer_json(), size=real.size, eos_ids=real.eos_ids, vocab_size=WIDTH, limits=Limits())
 
 
 def allowed_ids(matcher: object) -> set[int]:
@@ -32,11 +32,10 @@ def allowed_ids(matcher: object) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(bitmask[0].view(np.uint8), bitorder="little")).tolist())
 
 
-def test_every_token_has_the_same_bytes_on_both_sides(real: Vocabulary, real_compiler: Compiler) -> None:
+def test_every_token_has_the_same_bytes_on_both_sides(real: Vocabulary, real_compiler: Backends) -> None:
     ordinary = [token for token in range(real.size) if not real.is_special(token)]
     assert len(ordinary) > 49_000
-    decode = real_compiler.tokenizer.decode_bytes
-    assert [t for t in ordinary if decode([t]) != real.token_bytes(t)] == []
+    assert [t for t in ordinary if real_compiler.tables.bytes[t] != real.token_bytes(t)] == []
     anything = real_compiler.compile(Constraint(kind="regex", value="(?s:.*)"))
     allowed = allowed_ids(anything.matcher())
     assert not {t for t in allowed if real.is_special(t)} - set(real.eos_ids)
@@ -54,7 +53,7 @@ def test_every_token_has_the_same_bytes_on_both_sides(real: Vocabulary, real_com
     ],
     ids=lambda constraint: constraint.kind,
 )
-def test_masks_hold_over_the_whole_vocabulary(constraint: Constraint, real_compiler: Compiler) -> None:
+def test_masks_hold_over_the_whole_vocabulary(constraint: Constraint, real_compiler: Backends) -> None:
     rng = random.Random(1)
     matcher = real_compiler.compile(constraint).matcher()
     for _ in range(3):
@@ -68,7 +67,7 @@ def test_masks_hold_over_the_whole_vocabulary(constraint: Constraint, real_compi
             taken.add(token)
             matcher.rollback(1)
         assert taken == allowed
-        inner = sorted(allowed - set(real_compiler.end_ids))
+        inner = sorted(allowed - set(real_compiler.tables.end_ids))
         if not inner:
             break
         matcher.accept(rng.choice(inner))

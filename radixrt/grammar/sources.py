@@ -1,0 +1,52 @@
+"""A constraint's source on its way to a back end, and the checks that all back ends share."""
+
+from __future__ import annotations
+
+import msgspec
+
+from radixrt.errors import ConstraintError
+from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed
+from radixrt.grammar.limits import Limits
+from radixrt.grammar.token_matcher import TokenGrammar
+from radixrt.params import Constraint
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What a back end compiles."""
+
+    text: str
+    added: tuple[str, ...] = ()
+    """JSON pointers to keywords that were said in other words."""
+    ignored: tuple[str, ...] = ()
+    """JSON pointers to keywords that were left out (lax)."""
+
+
+def check_size(constraint: Constraint, limits: Limits) -> None:
+    """Raises ConstraintError when the constraint's source is too large or no UTF-8 text; costs next to nothing."""
+    kind = constraint.kind
+    if len(constraint.choices) > limits.max_choices:
+        raise ConstraintError(
+            f"choice holds {len(constraint.choices)} strings; the limit is {limits.max_choices}", param=kind
+        )
+    try:
+        size = source_bytes(constraint)
+    except UnicodeEncodeError as error:
+        raise ConstraintError(f"{kind} holds a lone surrogate, which no text can contain", param=kind) from error
+    if size > limits.max_source_bytes:
+        raise ConstraintError(f"{kind} is {size} bytes long; the limit is {limits.max_source_bytes}", param=kind)
+
+
+def source_bytes(constraint: Constraint) -> int:
+    """UTF-8 bytes of a constraint's source."""
+    return len(constraint.value.encode()) + sum(len(choice.encode()) for choice in constraint.choices)
+
+
+def proven(grammar: TokenGrammar, constraint: Constraint) -> TokenGrammar:
+    """The grammar after its first mask; ConstraintError where that is empty or too much work."""
+    try:
+        grammar.first_mask()
+    except (GrammarDeadEnd, MatcherFailed) as error:
+        raise ConstraintError(
+            f"nothing satisfies this {constraint.kind}, or it is too complex: {error.message}", param=constraint.kind
+        ) from error
+    return grammar

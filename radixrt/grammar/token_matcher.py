@@ -1,0 +1,197 @@
+"""One row's state over any back end: end tokens, budgets and errors are here, the language is in the `Steps`.
+
+End tokens are kept out of the libraries: not all of them take an end token back, or know those of one request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Protocol, Self
+
+import numpy as np
+
+from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed, TokenRefused
+from radixrt.grammar.interface import Bitmask
+from radixrt.grammar.limits import Limits
+from radixrt.grammar.tables import Bits, Ends, Tables, words
+
+DEAD_END = "no token can follow within the constraint"
+
+
+class Steps(Protocol):
+    """A back end's own state. It never raises; what went wrong for good is in `failure`."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the back end gave up; DEAD_END where nothing can follow."""
+        ...
+
+    def fill(self, mask: Bits) -> None:
+        """Set the bits of tokens that may come next; other bits may be set where no text token is."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Go on by a text token; False: refused, nothing changed."""
+        ...
+
+    def accepting(self) -> bool: ...
+
+    def stopped(self) -> bool:
+        """Nothing can follow; False does not promise that something can."""
+        ...
+
+    def rollback(self, n: int) -> None: ...
+    def copy(self) -> Self: ...
+    def forced(self, before: Sequence[int]) -> Sequence[int]:
+        """Tokens that are forced next, after the tokens `before`."""
+        ...
+
+
+class TokenGrammar:
+    """A compiled constraint: steps at the start, whose copies share nothing that changes."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        limits: Limits,
+        start: Steps,
+        *,
+        backend: str,
+        source_bytes: int,
+        ignored: tuple[str, ...] = (),
+        added: tuple[str, ...] = (),
+    ) -> None:
+        self.backend = backend
+        self.source_bytes = source_bytes
+        self.ignored = ignored
+        self.added = added
+        self._tables = tables
+        self._limits = limits
+        self._start = start
+
+    def matcher(self, end_ids: Sequence[int] = ()) -> TokenMatcher:
+        ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
+        return TokenMatcher(self._tables, self._limits, self._start.copy(), ends)
+
+    def first_mask(self) -> None:
+        """Fill a mask on the original, so that copies start with what it builds. Raises what `fill` raises."""
+        mask = np.zeros((1, words(self._tables.vocab_size)), dtype=np.int32)
+        TokenMatcher(self._tables, self._limits, self._start, self._tables.ends).fill(mask, 0)
+
+
+class TokenMatcher:
+    """See `interface.Matcher`."""
+
+    def __init__(self, tables: Tables, limits: Limits, steps: Steps, ends: Ends) -> None:
+        self._tables = tables
+        self._limits = limits
+        self._steps = steps
+        self._ends = ends
+        self._tokens: list[int] = []
+        self._ended = False
+        self._failure: str | None = None
+        self._spent_s = 0.0
+
+    @property
+    def may_stop(self) -> bool:
+        return not self._failure and (self._ended or self._steps.accepting())
+
+    @property
+    def must_stop(self) -> bool:
+        return self._ended or (self.may_stop and self._steps.stopped())
+
+    @property
+    def spent_s(self) -> float:
+        """CPU seconds that the back end took for this row so far."""
+        return self._spent_s
+
+    def fill(self, bitmask: Bitmask, row: int) -> None:
+        target = bitmask[row]
+        count = words(self._tables.vocab_size)
+        if bitmask.dtype != np.int32 or target.shape != (count,):
+            raise ValueError(f"the bitmask must be int32[rows, {count}]")
+        target[:] = 0
+        self._check()
+        if self.must_stop:
+            mask = self._ends.bits
+        else:
+            mask = np.zeros(words(self._tables.width), dtype=np.int32)
+            start = time.thread_time()
+            self._steps.fill(mask)
+            self._clock(start)
+            # A back end that gave up may have set bits all the same.
+            self._check()
+            mask &= self._ends.text
+            if self.may_stop:
+                mask |= self._ends.bits
+        target[:] = mask[:count]
+        if not target.any():
+            raise GrammarDeadEnd(DEAD_END)
+
+    def accept(self, token: int) -> None:
+        self._check()
+        if self._ended:
+            raise TokenRefused(f"token {token} comes after the end")
+        if token in self._ends.ids:
+            if not self.may_stop:
+                raise TokenRefused(f"the end token {token} comes before the text is complete")
+            self._ended = True
+        else:
+            start = time.thread_time()
+            taken = self._is_text(token) and self._steps.accept(token)
+            self._clock(start)
+            self._check()
+            if not taken:
+                raise TokenRefused(f"token {token} is not allowed by the constraint here")
+        self._tokens.append(token)
+
+    def rollback(self, n: int) -> None:
+        if not 0 <= n <= len(self._tokens):
+            raise ValueError(f"cannot take back {n} of {len(self._tokens)} tokens")
+        self._check()
+        del self._tokens[len(self._tokens) - n :]
+        if n and self._ended:
+            self._ended = False
+            n -= 1
+        if n:
+            self._steps.rollback(n)
+            self._check()
+
+    def fork(self) -> TokenMatcher:
+        self._check()
+        twin = TokenMatcher(self._tables, self._limits, self._steps.copy(), self._ends)
+        twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
+        return twin
+
+    def forced(self) -> list[int]:
+        self._check()
+        if self.must_stop:
+            return []
+        start = time.thread_time()
+        found = self._steps.forced(self._tokens)
+        self._clock(start)
+        self._check()
+        return list(takewhile(self._is_text, found))
+
+    def _is_text(self, token: int) -> bool:
+        return 0 <= token < self._tables.vocab_size and bool(self._ends.text[token >> 5] >> (token & 31) & 1)
+
+    def _clock(self, start: float) -> None:
+        """Fail when the step since `start`, or all steps together, cost too much: everybody waits for them."""
+        used = time.thread_time() - start
+        self._spent_s += used
+        if used > self._limits.max_step_s:
+            self._failure = f"one step took {used:.2f} s, the limit is {self._limits.max_step_s:g} s"
+        elif self._spent_s > self._limits.max_row_s:
+            self._failure = f"its steps took {self._spent_s:.2f} s together, the limit is {self._limits.max_row_s:g} s"
+
+    def _check(self) -> None:
+        if self._failure is None:
+            self._failure = self._steps.failure
+        if self._failure is None:
+            return
+        if self._failure == DEAD_END:
+            raise GrammarDeadEnd(DEAD_END)
+        raise MatcherFailed(f"the constraint became too complex to follow: {self._failure}")
