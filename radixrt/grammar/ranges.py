@@ -25,7 +25,7 @@ def check_narrow_ranges(nodes: Sequence[Node]) -> None:
                 bound = _exclusive(node, name)
                 if bound is None or bound != int(bound):
                     continue
-                if any(0 <= sign * (other - bound) < 1 for opposite in group for other in _limits(opposite, sign)):
+                if any(0 < sign * (other - bound) < 1 for opposite in group for other in _limits(opposite, sign)):
                     raise ConstraintError(
                         f"{name} {bound} with another bound less than 1 away cannot be enforced exactly",
                         param=pointer((*node.path, name)),
