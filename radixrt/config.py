@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from radixrt.limits import Limits
+
 DType = Literal["auto", "float32", "bfloat16"]
 
 
@@ -44,6 +46,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Prove the cache's invariants after every step (debugging; tests set it)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     start_timeout_s: float = 300.0
+    grammar: Limits = Limits()
+    """What a constraint may cost (`--grammar-...`)."""
 
 
 class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool
     max_wait_s: float
     lookahead: int
+    grammar: Limits = Limits()
     check: bool
     log_level: str
 

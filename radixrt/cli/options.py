@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 import msgspec
 import typer
 
+from radixrt.cli import grammar_options
 from radixrt.config import EngineConfig
 
 EngineOptions: TypeAlias = dict[str, Any]
@@ -147,11 +148,11 @@ def with_engine_options(command: Command) -> Command:
             annotation=Annotated[fields[name].type, flag],
         )
         for name, flag in FLAGS.items()
-    ]
+    ] + grammar_options.parameters()
 
     @wraps(command)
     def spread_command(**values: Any) -> None:
-        engine_options = {name: values.pop(name) for name in FLAGS}
+        engine_options = {name: values.pop(name) for name in FLAGS} | grammar_options.take(values)
         command(**values, engine_options=engine_options)
 
     spread_command.__signature__ = inspect.Signature(own + spread)  # type: ignore[attr-defined]

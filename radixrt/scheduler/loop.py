@@ -94,7 +94,7 @@ class SchedulerProcess:
         vocabulary = checkpoint.vocabulary(config.tokenizer)
         ready = self._wait_for_runner()
         context_length = min(config.context_length or ready.context_length, ready.context_length)
-        self._compiler = CompileService(vocabulary, ready.vocab_size)
+        self._compiler = CompileService(vocabulary, ready.vocab_size, config.grammar)
         limits = Limits(
             context_length=context_length,
             vocab_size=ready.vocab_size,

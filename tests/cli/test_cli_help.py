@@ -17,7 +17,7 @@ from radixrt.config import EngineConfig
 
 COMMANDS = ("demo", "serve", "chat", "run", "pull", "models")
 WITH_ENGINE = ("demo", "serve", "chat", "run")
-FIELDS = [field.name for field in msgspec.structs.fields(EngineConfig) if field.name != "model"]
+FIELDS = [field.name for field in msgspec.structs.fields(EngineConfig) if field.name not in ("model", "grammar")]
 
 
 def params(command: str) -> dict[str, list[str]]:
