@@ -1,6 +1,6 @@
 """The language: programs that grow a text with `gen`, `select` and `fork` over any radixrt backend."""
 
-from radixrt.lang.constructors import assistant, gen, select, system, tool, user
+from radixrt.lang.constructors import assistant, gen, image, select, system, tool, user
 from radixrt.lang.errors import ProgramError, UnknownVariable
 from radixrt.lang.expressions import Expr
 from radixrt.lang.forks import Forks
@@ -20,6 +20,7 @@ __all__ = [
     "assistant",
     "function",
     "gen",
+    "image",
     "select",
     "set_default_backend",
     "system",

@@ -13,6 +13,7 @@ from radixrt.backend import Backend
 from radixrt.errors import InvalidRequest
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.loop import refuse_on_loop
+from radixrt.lang.options import RunOptions
 from radixrt.lang.state import ProgramState
 from radixrt.lang.workers import Workers
 
@@ -23,11 +24,36 @@ Batch = Sequence[Mapping[str, Any]]
 
 
 def run_batch(
-    function: Function, batch: Batch, *, backend: Backend | None, num_threads: int, progress_bar: bool
+    function: Function,
+    batch: Batch,
+    backend: Backend | None,
+    num_threads: int,
+    options: RunOptions,
+    *,
+    progress_bar: bool,
 ) -> list[ProgramState]:
     """See `Function.run_batch`. Interrupted, it cancels what runs, starts nothing more, and ends its threads."""
     refuse_on_loop(f"{function.name}.arun_batch")
-    states = _states(function, batch, backend, num_threads)
+    return list(iter_batch(function, batch, backend, num_threads, options, progress_bar=progress_bar))
+
+
+def iter_batch(
+    function: Function,
+    batch: Batch,
+    backend: Backend | None,
+    num_threads: int,
+    options: RunOptions,
+    *,
+    progress_bar: bool,
+) -> Iterator[ProgramState]:
+    """See `Function.iter_batch`. Arguments are checked at once; runs start with the first state that is asked for."""
+    states = _states(function, batch, backend, num_threads, options)
+    return _finished(function, batch, states, num_threads, progress_bar)
+
+
+def _finished(
+    function: Function, batch: Batch, states: list[ProgramState], num_threads: int, progress_bar: bool
+) -> Iterator[ProgramState]:
     workers = Workers(min(num_threads, max(1, len(batch))), f"radixrt-batch-{function.name}")
     with _progress(function.name, len(batch), progress_bar) as advance:
         futures = []
@@ -36,7 +62,9 @@ def run_batch(
                 future = workers.submit(_job(function, state, kwargs))
                 future.add_done_callback(lambda _: advance())
                 futures.append(future)
-            wait(futures)
+            for state, future in zip(states, futures, strict=True):
+                future.result()
+                yield state
         except BaseException as error:
             for future in futures:
                 future.cancel()
@@ -45,14 +73,19 @@ def run_batch(
                 state.run.cancel(why)
             wait(futures, timeout=5)
             raise
-    return states
 
 
 async def arun_batch(
-    function: Function, batch: Batch, *, backend: Backend | None, num_threads: int, progress_bar: bool
+    function: Function,
+    batch: Batch,
+    backend: Backend | None,
+    num_threads: int,
+    options: RunOptions,
+    *,
+    progress_bar: bool,
 ) -> list[ProgramState]:
     """See `Function.run_batch`; cancelling it cancels what runs."""
-    states = _states(function, batch, backend, num_threads)
+    states = _states(function, batch, backend, num_threads, options)
     slots = asyncio.Semaphore(num_threads)
     with _progress(function.name, len(batch), progress_bar) as advance:
 
@@ -67,7 +100,9 @@ async def arun_batch(
     return states
 
 
-def _states(function: Function, batch: Batch, backend: Backend | None, num_threads: int) -> list[ProgramState]:
+def _states(
+    function: Function, batch: Batch, backend: Backend | None, num_threads: int, options: RunOptions
+) -> list[ProgramState]:
     """One state for each item; all arguments are checked before anything is started."""
     if not isinstance(num_threads, int) or isinstance(num_threads, bool) or num_threads < 1:
         raise InvalidRequest(f"num_threads must be 1 or more, but is {num_threads!r}", param="num_threads")
@@ -75,7 +110,7 @@ def _states(function: Function, batch: Batch, backend: Backend | None, num_threa
         if not isinstance(kwargs, Mapping):
             raise InvalidRequest(f"batch[{i}] must be a dict of arguments, but is {kwargs!r}", param="batch")
         function.check_arguments(kwargs, f"batch[{i}]")
-    return [function.new_state(backend) for _ in batch]
+    return [function.new_state(backend, options) for _ in batch]
 
 
 def _job(function: Function, state: ProgramState, kwargs: Mapping[str, Any]) -> Callable[[], None]:

@@ -7,8 +7,8 @@ greedy_token_selection               walk token by token as greedy decoding woul
                                      the likeliest token stays, and with it all options that share it, until one is
                                      left. An option that has ended stands there for all tokens that no other option
                                      goes on with: log(1 - sum of the others' probabilities). So where greedy decoding
-                                     writes a text that begins with one option, that option wins. The score that is
-                                     reported is the mean.
+                                     writes a text that begins with the tokens of an option, that option wins, or a
+                                     longer one that begins with it. The score that is reported is the mean.
 unconditional_likelihood_normalized  score = mean(l_j - u_j), where u_j = log p(t_j | BOS, t_1..t_j-1): what the
                                      prompt adds, so that an option that is likely anywhere gains nothing by it.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import msgspec
 
 from radixrt.errors import InvalidRequest
 from radixrt.lang.expressions import ChoicesMethod, ExprLike, Gen, Role, RoleBlock, Select, as_expr
+from radixrt.lang.healing import healable
+from radixrt.lang.spans import here
 from radixrt.lang.typed import codec_for
 from radixrt.params import Constraint, SamplingParams
 
@@ -40,6 +42,10 @@ def gen(
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
     type: Any = None,
+    heal: bool | None = None,
+    append: bool = False,
+    stop_regex: str | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> Gen:
     """Generate text here and keep it under `name`.
 
@@ -47,9 +53,21 @@ def gen(
     and `type` may be given; the text is held to it, whole. With `type` (int, float, bool, str, a Literal, an Enum, a
     pydantic model, a dataclass or any other type that pydantic knows) the value that is read has that type; with the
     others it is the text. With n > 1 the value is the list of the samples and the program goes on from the first.
+    With `append` the name stands for a list, which this adds an item to.
 
-    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once.
+    `heal`: the last token of the text before may be written anew, longer, where the model would ("http:" -> "http://").
+    None: wherever that is exact, as `healing.py` has it; True: refused here where it would not be; False: never.
+
+    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once; and for
+    `stop_regex` and `tools`, which programs do not have yet.
     """
+    if stop_regex is not None:
+        raise InvalidRequest("stop_regex is not offered: give the strings to stop=[...]", param="stop_regex")
+    if tools is not None:
+        raise InvalidRequest(
+            "tools are not offered in programs: generate the call with json_schema= or type= and append its answer",
+            param="tools",
+        )
     fields = {
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -85,7 +103,15 @@ def gen(
     constraint = codec.constraint if codec else _constraint(given)
     if ignore_eos and constraint is not None:
         raise InvalidRequest("ignore_eos cannot go with a constraint, whose end is an end token", param="ignore_eos")
-    return Gen(_name(name), sampling, constraint, codec)
+    made = Gen(_name(name), sampling, constraint, codec, heal, _appends(name, append), here())
+    if heal is not None and not isinstance(heal, bool):
+        raise InvalidRequest(f"heal must be True, False or None, but is {heal!r}", param="heal")
+    if heal and not healable(made):
+        raise InvalidRequest(
+            "heal=True cannot go with a constraint, n > 1, ignore_eos, frequency or presence penalties or max_tokens=0",
+            param="heal",
+        )
+    return made
 
 
 def select(
@@ -93,6 +119,7 @@ def select(
     choices: Sequence[str] = (),
     *,
     choices_method: ChoicesMethod = "token_length_normalized",
+    append: bool = False,
 ) -> Select:
     """Choose the best of `choices` here by exact token scores, append it, and keep it under `name`.
 
@@ -113,7 +140,12 @@ def select(
         raise InvalidRequest(
             f"choices_method must be one of {known}, but is {choices_method!r}", param="choices_method"
         )
-    return Select(_name(name), texts, choices_method)
+    return Select(_name(name), texts, choices_method, _appends(name, append), here())
+
+
+def image(source: object) -> NoReturn:
+    """Refused: InvalidRequest."""
+    raise InvalidRequest("image: no model that radixrt runs takes images yet", param="image")
 
 
 def system(body: ExprLike) -> RoleBlock:
@@ -180,6 +212,14 @@ def _strings(param: str, values: Iterable[object]) -> tuple[str, ...]:
     if len(strings) != len(texts):
         raise InvalidRequest(f"{param} must hold strings only, but is {list(texts)!r}", param=param)
     return strings
+
+
+def _appends(name: str | None, append: object) -> bool:
+    if not isinstance(append, bool):
+        raise InvalidRequest(f"append must be True or False, but is {append!r}", param="append")
+    if append and name is None:
+        raise InvalidRequest("append=True needs the name of the list", param="append")
+    return append
 
 
 def _name(name: str | None) -> str | None:

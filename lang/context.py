@@ -104,14 +104,19 @@ class Context:
 
     # --- tokenizing --------------------------------------------------------------------------------------------------
 
-    async def flush(self, backend: Backend) -> None:
-        """After this the ids hold everything that was written, and the model can go on from them."""
+    async def flush(self, backend: Backend) -> Tokens | None:
+        """After this the ids hold everything that was written, and the model can go on from them.
+
+        The tokens of the constant text that they now end with; None where they end with something else.
+        """
         text = await self.open(backend)
+        tokens = None
         if text or not self.ids:
             tokens = await tokenize_text(backend, text, first=not self.ids)
             self.ids.extend(tokens.ids)
             self.emit(text)
         self.pending = ""
+        return tokens if text else None
 
     async def open(self, backend: Backend) -> str:
         """The same, but for the pending text, which is returned: the ids hold all that comes before it."""

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from radixrt.errors import RadixrtError
+from radixrt.lang.spans import Span
 
 
 class ProgramError(RadixrtError):
@@ -15,6 +16,7 @@ class ProgramError(RadixrtError):
         program: name of the function.
         branch: which branch failed ("fork 2 of 8", nested ones joined by " > "), None for the trunk.
         variable: the variable under way, or None where it had no name.
+        span: file and line where that gen or select was written, where it is known.
         reason: the words of the server or of the check that failed.
     `status`, `type`, `param` and `code` are those of the error it stands for, which is its `__cause__`.
     """
@@ -26,12 +28,15 @@ class ProgramError(RadixrtError):
         program: str,
         branch: str | None = None,
         variable: str | None = None,
+        span: Span | None = None,
         cause: BaseException | None = None,
         code: str | None = None,
     ) -> None:
         where = [f"program {program!r}"]
         if branch:
             where.append(branch)
+        if span:
+            where.append(str(span))
         if variable:
             where.append(f"variable {variable!r}")
         known = cause if isinstance(cause, RadixrtError) else None
@@ -46,6 +51,7 @@ class ProgramError(RadixrtError):
         self.program = program
         self.branch = branch
         self.variable = variable
+        self.span = span
         self.__cause__ = cause
 
 

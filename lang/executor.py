@@ -28,6 +28,7 @@ from radixrt.lang.errors import ProgramError
 from radixrt.lang.interpreter import execute
 from radixrt.lang.loop import loop_thread, post
 from radixrt.lang.operations import EndText, Operation, Reach
+from radixrt.lang.options import RunOptions
 from radixrt.lang.variables import Variable
 from radixrt.results import Usage
 
@@ -35,11 +36,17 @@ from radixrt.results import Usage
 class Run:
     """One call of a program."""
 
-    def __init__(self, program: str, backend: Backend, *, streaming: bool = False) -> None:
+    def __init__(
+        self, program: str, backend: Backend, *, streaming: bool = False, options: RunOptions | None = None
+    ) -> None:
         self.program = program
         self.backend = backend
         self.streaming = streaming
         """Take deltas from the backend as they come, rather than whole results."""
+        self.options = options or RunOptions()
+        self.request_options = self.options.of_requests()
+        """What goes with every request of the run."""
+        self.timed_out: ProgramError | None = None
         self.changed = threading.Condition()
         """Guards the queues, `busy`, `ended` and the names of variables."""
         self.busy: set[Branch] = set()
@@ -48,8 +55,34 @@ class Run:
         """The body has returned or raised."""
         self.body_error: ProgramError | None = None
         self.body_thread: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._idle_waiters: list[Future[None]] = []
         self._end_texts: list[tuple[Branch, Channel]] = []
+
+    def start_timer(self) -> None:
+        """From now on the run has `options.timeout` seconds; `stop_timer` must follow."""
+        if self.options.timeout is not None:
+            post(self._arm, self.options.timeout)
+
+    def stop_timer(self) -> None:
+        if self.options.timeout is not None:
+            post(self._disarm)
+
+    def overdue(self) -> ProgramError:
+        return ProgramError(
+            f"the run took longer than {self.options.timeout} s and was cancelled", program=self.program, code="timeout"
+        )
+
+    def _arm(self, timeout_s: float) -> None:
+        self._timer = loop_thread().loop.call_later(timeout_s, self._expire)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        self.timed_out = self.overdue()
+        self.cancel(self.timed_out)
 
     def idle(self) -> Future[None]:
         """Settled when no branch has work."""
@@ -248,5 +281,10 @@ class Branch:
 
     def _failure(self, reason: str, operation: Operation, cause: BaseException | None) -> ProgramError:
         return ProgramError(
-            reason, program=self.run.program, branch=self.label, variable=operation.variable_name, cause=cause
+            reason,
+            program=self.run.program,
+            branch=self.label,
+            variable=operation.variable_name,
+            span=operation.span,
+            cause=cause,
         )

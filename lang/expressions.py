@@ -7,10 +7,11 @@ the functions in `constructors.py`, which check their arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixrt.errors import InvalidRequest
+from radixrt.lang.spans import Span
 from radixrt.params import Constraint, SamplingParams
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class Gen(Expr):
     sampling: SamplingParams
     constraint: Constraint | None = None
     codec: Codec | None = None
+    heal: bool | None = None
+    """None: where it can be (`healing.py`)."""
+    append: bool = False
+    """The name is a list, and this one more item of it."""
+    span: Span | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ class Select(Expr):
     name: str | None
     choices: tuple[str, ...]
     method: ChoicesMethod
+    append: bool = False
+    span: Span | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,10 @@ class Forks(Sequence["ProgramState"]):
     Branches run at once and may finish in any order. As a `with` block it joins at its end.
     """
 
-    def __init__(self, source: ProgramState, states: list[ProgramState]) -> None:
+    def __init__(self, source: ProgramState, states: list[ProgramState], items: tuple[Any, ...] = ()) -> None:
         self._source = source
+        self.items = items
+        """What `fork_map` was given, one a branch; empty after `fork`."""
         self._states = states
         self._inherited = source.variables()
         for state in states:

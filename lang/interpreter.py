@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from radixrt.backend import Backend
-from radixrt.collect import Collector
-from radixrt.errors import Aborted, InvalidRequest
-from radixrt.lang.context import cut_ids
-from radixrt.lang.expressions import Gen
+from radixrt.lang.generating import generate, prefill
 from radixrt.lang.operations import (
     AddText,
     BeginScope,
@@ -22,13 +17,11 @@ from radixrt.lang.operations import (
     Look,
     OpenTurn,
     Operation,
+    Prefill,
     Reach,
 )
 from radixrt.lang.selecting import choose
-from radixrt.lang.variables import GenMeta, Value, Variable
-from radixrt.messages import TokensPrompt
-from radixrt.prompts import token_array
-from radixrt.results import Choice, Delta, Generation
+from radixrt.lang.variables import Value
 
 if TYPE_CHECKING:
     from radixrt.lang.executor import Branch
@@ -60,6 +53,8 @@ async def execute(branch: Branch, operation: Operation) -> None:
                 child.start(context.copy())
         case Reach(done=done):
             done.set_result(None)
+        case Prefill():
+            await prefill(branch)
         case Look(seen=seen, render=render):
             copy = context.copy()
             if render:
@@ -72,48 +67,3 @@ async def execute(branch: Branch, operation: Operation) -> None:
             branch.finish_text(channel, copy.text[len(context.text) :] if begun else "")
         case _:
             raise TypeError(f"unknown operation {type(operation).__name__}")
-
-
-async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
-    backend, context = branch.run.backend, branch.context
-    await context.flush(backend)
-    if not context.ids:
-        raise InvalidRequest("there is no text to go on from, and the model has no BOS token", param="prompt")
-    prompt = TokensPrompt(ids=token_array(context.ids))
-
-    def tell(text: str) -> None:
-        variable.channel.put(text)
-        context.emit(text)
-
-    if branch.run.streaming:
-        result = await collect(backend.astream(prompt, gen.sampling, constraint=gen.constraint), gen.sampling.n, tell)
-    else:
-        result = await backend.agenerate(prompt, gen.sampling, constraint=gen.constraint)
-        tell(result.text)
-    branch.count(result.usage)
-    if any(choice.finish_reason == "abort" for choice in result.choices):
-        raise Aborted("the request was aborted before it finished")
-    await append(backend, branch, result.choices[0])
-    raw = [choice.text for choice in result.choices] if gen.sampling.n > 1 else result.text
-    variable.resolve(Value(raw, GenMeta(result.choices, result.usage), gen.codec))
-
-
-async def append(backend: Backend, branch: Branch, choice: Choice) -> None:
-    """The program goes on from this sample: its ids as they came, without a stop string's."""
-    ids = list(choice.token_ids)
-    if isinstance(choice.stop_reason, str):
-        ids = await cut_ids(backend, ids, choice.text)
-    branch.context.append_generated(ids, choice.text)
-    branch.wrote(choice.text)
-
-
-async def collect(deltas: AsyncIterator[Delta], samples: int, tell: Callable[[str], None]) -> Generation:
-    """The whole result of a stream; `tell` gets the first sample's text as it comes."""
-    collector = Collector(samples)
-    async for delta in deltas:
-        collector.add(delta)
-        if delta.index == 0:
-            tell(delta.text)
-    if not collector.done:
-        raise Aborted("the stream ended before the text was finished")
-    return collector.generation()

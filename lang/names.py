@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from radixrt.errors import InvalidRequest
 from radixrt.lang.errors import UnknownVariable
 from radixrt.lang.executor import Branch
 from radixrt.lang.variables import Variable
@@ -24,6 +25,14 @@ class Names:
                 self._variables[name] = variable
                 self._run.changed.notify_all()
         return variable
+
+    def extend(self, name: str, item: Variable) -> None:
+        """The name becomes a list with one more item; InvalidRequest where it already stands for something else."""
+        with self._run.changed:
+            old = self._variables.get(name)
+            if old is not None and not old.items:
+                raise InvalidRequest(f"append=True: {name!r} is a variable already, and no list", param="append")
+        self.declare(name, Variable.growing(name, (*(old.items if old else ()), item)))
 
     def known(self) -> dict[str, Variable]:
         """A copy of what was declared so far."""

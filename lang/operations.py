@@ -10,6 +10,7 @@ from radixrt.lang.channel import Channel
 from radixrt.lang.context import Context, Turn
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.expressions import Gen, Select
+from radixrt.lang.spans import Span
 from radixrt.lang.variables import Variable
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ class Operation:
 
     @property
     def variable_name(self) -> str | None:
+        return None
+
+    @property
+    def span(self) -> Span | None:
+        """Where it was written."""
         return None
 
 
@@ -59,6 +65,10 @@ class Fills(Operation):
     @property
     def variable_name(self) -> str | None:
         return self.variable.name
+
+    @property
+    def span(self) -> Span | None:
+        return self.variable.span
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,11 @@ class Reach(Operation):
 
     def fail(self, error: ProgramError) -> None:
         self.done.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill(Operation):
+    """Has the text so far computed and kept in the prefix cache, as far as nothing can merge with its end any more."""
 
 
 @dataclass(frozen=True, slots=True)

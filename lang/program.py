@@ -17,6 +17,7 @@ from radixrt.lang.errors import ProgramError
 from radixrt.lang.executor import Branch, Run
 from radixrt.lang.expressions import Call
 from radixrt.lang.loop import refuse_on_loop
+from radixrt.lang.options import RESERVED, RunOptions
 from radixrt.lang.state import ProgramState
 from radixrt.lang.variables import settled
 from radixrt.lang.workers import bodies
@@ -52,10 +53,11 @@ class Function:
         names = list(self._signature.parameters)
         if not names:
             raise InvalidRequest(f"{self.name} must take the state as its first parameter")
-        if "backend" in names:
-            raise InvalidRequest(
-                f"{self.name}: a program cannot have a parameter called backend: `run` takes it itself"
-            )
+        for name in RESERVED:
+            if name in names:
+                raise InvalidRequest(
+                    f"{self.name}: a program cannot have a parameter called {name}: `run` takes it itself", param=name
+                )
 
     @property
     def name(self) -> str:
@@ -80,39 +82,71 @@ class Function:
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def run(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> ProgramState:
+    def run(
+        self,
+        *args: Any,
+        backend: Backend | None = None,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> ProgramState:
         """Runs the program to its end and returns its state.
 
         What the body itself raises is raised here, after the run's outstanding requests were cancelled. A generation
-        that failed raises ProgramError where its result is read.
+        that failed raises ProgramError where its result is read. After `timeout` seconds all requests are cancelled,
+        and ProgramError with code `timeout` comes out of every read and out of `run` itself. `cache_salt` and
+        `priority` go with every request.
         """
         refuse_on_loop(f"{self.name}.arun")
-        state = self._state(backend, args, kwargs)
+        state = self._state(backend, args, kwargs, RunOptions(timeout, cache_salt, priority))
         with _ending(state.run):
+            state.run.start_timer()
             self._call(state, args, kwargs)
             state.run.end()
             state.run.idle().result()
+            if state.run.timed_out is not None:
+                raise state.run.timed_out
         return state
 
-    def stream(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> ProgramState:
+    def stream(
+        self,
+        *args: Any,
+        backend: Backend | None = None,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> ProgramState:
         """Starts the program and returns its state at once, to be read with `text_iter` while it runs.
 
-        What the body raises is raised where a result is read.
+        What the body raises, a timeout too, is raised where a result is read.
         """
-        state = self._state(backend, args, kwargs, streaming=True)
+        state = self._state(backend, args, kwargs, RunOptions(timeout, cache_salt, priority), streaming=True)
         bodies.submit(lambda: self.run_held(state, args, kwargs))
         return state
 
-    async def arun(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> ProgramState:
+    async def arun(
+        self,
+        *args: Any,
+        backend: Backend | None = None,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> ProgramState:
         """`run` for event loops. A body that is `async def` runs on the caller's loop, another in a worker thread.
 
         Cancelling the call cancels the program's requests.
         """
-        state = self._state(backend, args, kwargs)
+        state = self._state(backend, args, kwargs, RunOptions(timeout, cache_salt, priority))
         with _ending(state.run, wait=False):
+            state.run.start_timer()
             await self._acall(state, args, kwargs)
             state.run.end()
             await asyncio.wrap_future(state.run.idle())
+            if state.run.timed_out is not None:
+                raise state.run.timed_out
         return state
 
     def run_batch(
@@ -122,15 +156,40 @@ class Function:
         backend: Backend | None = None,
         num_threads: int = 64,
         progress_bar: bool = False,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
     ) -> list[ProgramState]:
         """Runs the program once for each mapping of arguments, at most `num_threads` at a time.
 
         The states come back in the order of the batch. A run that failed raises where its state is read
-        (`state.error` tells without raising); the others go on. The bar is drawn on a terminal only.
+        (`state.error` tells without raising); the others go on. `timeout` counts for each run from its own start. The
+        bar is drawn on a terminal only.
         """
         from radixrt.lang.batch import run_batch
 
-        return run_batch(self, batch, backend=backend, num_threads=num_threads, progress_bar=progress_bar)
+        options = RunOptions(timeout, cache_salt, priority)
+        return run_batch(self, batch, backend, num_threads, options, progress_bar=progress_bar)
+
+    def iter_batch(
+        self,
+        batch: Sequence[Mapping[str, Any]],
+        *,
+        backend: Backend | None = None,
+        num_threads: int = 64,
+        progress_bar: bool = False,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+    ) -> Iterator[ProgramState]:
+        """`run_batch` as a generator: each state as soon as it and all before it are done.
+
+        Leaving it early cancels what runs.
+        """
+        from radixrt.lang.batch import iter_batch
+
+        options = RunOptions(timeout, cache_salt, priority)
+        return iter_batch(self, batch, backend, num_threads, options, progress_bar=progress_bar)
 
     async def arun_batch(
         self,
@@ -139,11 +198,15 @@ class Function:
         backend: Backend | None = None,
         num_threads: int = 64,
         progress_bar: bool = False,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
     ) -> list[ProgramState]:
         """`run_batch` for event loops."""
         from radixrt.lang.batch import arun_batch
 
-        return await arun_batch(self, batch, backend=backend, num_threads=num_threads, progress_bar=progress_bar)
+        options = RunOptions(timeout, cache_salt, priority)
+        return await arun_batch(self, batch, backend, num_threads, options, progress_bar=progress_bar)
 
     # --- for the other files of this folder --------------------------------------------------------------------------
 
@@ -155,6 +218,7 @@ class Function:
 
     def run_held(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Runs the body to its end; an exception is kept for the readers of the state."""
+        state.run.start_timer()
         try:
             self._call(state, args, kwargs)
         except BaseException as error:  # noqa: BLE001 - raised again where a result is read
@@ -164,10 +228,12 @@ class Function:
         else:
             state.run.end()
         state.run.idle().result()
+        state.run.stop_timer()
 
     async def arun_held(self, state: ProgramState, kwargs: Mapping[str, Any]) -> None:
         """The same on the caller's loop; only a cancellation is raised."""
         run = state.run
+        run.start_timer()
         try:
             await self._acall(state, (), kwargs)
         except asyncio.CancelledError:
@@ -181,6 +247,7 @@ class Function:
         else:
             run.end()
         await asyncio.wrap_future(run.idle())
+        run.stop_timer()
 
     def failure(self, error: BaseException) -> ProgramError:
         """What the readers of a state get when its body raised."""
@@ -195,22 +262,30 @@ class Function:
         except TypeError as error:
             raise InvalidRequest(f"{where}: {self.name}: {error}") from error
 
-    def new_state(self, backend: Backend | None, *, streaming: bool = False) -> ProgramState:
+    def new_state(
+        self, backend: Backend | None, options: RunOptions | None = None, *, streaming: bool = False
+    ) -> ProgramState:
         chosen = backend if backend is not None else _default_backend
         if chosen is None:
             raise InvalidRequest(
                 "no backend: give run(..., backend=engine), or call set_default_backend(engine) once", param="backend"
             )
-        run = Run(self.name, chosen, streaming=streaming)
+        run = Run(self.name, chosen, streaming=streaming, options=options)
         return ProgramState(run, Branch(run))
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _state(
-        self, backend: Backend | None, args: Sequence[Any], kwargs: Mapping[str, Any], *, streaming: bool = False
+        self,
+        backend: Backend | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: RunOptions,
+        *,
+        streaming: bool = False,
     ) -> ProgramState:
         self._check(args, kwargs)
-        return self.new_state(backend, streaming=streaming)
+        return self.new_state(backend, options, streaming=streaming)
 
     def _call(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         state.run.body_thread = threading.get_ident()
@@ -226,8 +301,17 @@ class Function:
 
     async def _acall(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if inspect.iscoroutinefunction(self._body):
-            state.run.body_thread = threading.get_ident()
-            await self._invoke((state, *args), kwargs)
+            run = state.run
+            run.body_thread = threading.get_ident()
+            limit = asyncio.timeout(run.options.timeout)  # a body may wait for other things than results
+            try:
+                async with limit:
+                    await self._invoke((state, *args), kwargs)
+            except TimeoutError:
+                if limit.expired():
+                    run.timed_out = run.timed_out or run.overdue()
+                    raise run.timed_out from None
+                raise
             return
         done = bodies.submit(lambda: self._call(state, args, kwargs))
         await asyncio.wrap_future(settled(done))
@@ -261,3 +345,5 @@ def _ending(run: Run, *, wait: bool = True) -> Iterator[None]:
         if wait:
             wait_for([run.idle()], timeout=_CANCEL_S)
         raise
+    finally:
+        run.stop_timer()

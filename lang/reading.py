@@ -19,10 +19,12 @@ class MakeError(Protocol):
 def decode(variable: Variable, value: Value, type_: Any, make_error: MakeError) -> Any:
     """The value as `type_`, or as the type its gen was written with, or as it is.
 
-    `str` gives the raw text of a gen whatever its type, so a text that is no value can still be read. A text that
-    max_tokens cut is no value of its type: ProgramError with code `truncated`; one that does not read as the type:
-    code `not_a_value`.
+    A list that grew by `append=True` is read item by item, each so. `str` gives the raw text of a gen whatever its
+    type, so a text that is no value can still be read. A text that max_tokens cut is no value of its type:
+    ProgramError with code `truncated`; one that does not read as the type: code `not_a_value`.
     """
+    if value.parts:
+        return [decode(part, part.future.result(), type_, make_error) for part in value.parts]
     if type_ is str and isinstance(value.raw, str):
         return value.raw
     if type_ is None:

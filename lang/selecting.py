@@ -25,11 +25,11 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
     first = not context.ids
     shared, options = await option_ids(backend, "" if texts else before, texts or select.choices, first=first)
     prompt = [*context.ids, *shared] or await beginning(backend)
-    result = await backend.ascore(prompt, options)
+    result = await backend.ascore(prompt, options, **branch.run.request_options)
     branch.count(result.usage)
     logprobs, unconditional = result.logprobs, None
     if select.method == "unconditional_likelihood_normalized":
-        bare = await backend.ascore(await beginning(backend), options)
+        bare = await backend.ascore(await beginning(backend), options, **branch.run.request_options)
         branch.count(bare.usage)
         unconditional = bare.logprobs
     winner, scores = decide(select.method, options, logprobs, unconditional)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, TypeVar, overload
@@ -40,9 +40,10 @@ from radixrt.lang.operations import (
     Generate,
     Look,
     OpenTurn,
+    Prefill,
 )
 from radixrt.lang.reading import decode
-from radixrt.lang.variables import Meta, Variable, settled
+from radixrt.lang.variables import Meta, Value, Variable, settled
 from radixrt.results import Usage
 
 T = TypeVar("T")
@@ -81,12 +82,12 @@ class ProgramState:
                 self._content("text")
                 if text:
                     self.branch.submit(AddText(text))
-            case Gen(name=name):
+            case Gen():
                 self._content("gen")
-                self.branch.submit(Generate(self._names.declare(name, Variable(name)), expr))
-            case Select(name=name):
+                self.branch.submit(Generate(self._declare(expr), expr))
+            case Select():
                 self._content("select")
-                self.branch.submit(Choose(self._names.declare(name, Variable(name)), expr))
+                self.branch.submit(Choose(self._declare(expr), expr))
             case RoleBlock(role=role, body=body, name=name, tool_call_id=tool_call_id):
                 with self._turn(Turn(role, name, tool_call_id)):
                     self._append(body)
@@ -137,6 +138,20 @@ class ProgramState:
         """Keeps a Python value as a variable."""
         self._names.declare(name, Variable.known(name, value))
 
+    def cache(self) -> None:
+        """Has the text so far computed now, in the background, so that what goes on from it finds it in the cache.
+
+        Nothing has to be cached by hand for branches to share it; this only brings the work forward.
+        """
+        self.branch.submit(Prefill())
+
+    def _declare(self, expr: Gen | Select) -> Variable:
+        variable = Variable(expr.name, expr.span)
+        if not expr.append or expr.name is None:
+            return self._names.declare(expr.name, variable)
+        self._names.extend(expr.name, variable)
+        return variable
+
     def _content(self, what: str) -> None:
         if self._form == "chat" and self._role is None:
             raise InvalidRequest(f"{what} stands outside of any turn: put it into user(...) or assistant(...)")
@@ -149,6 +164,25 @@ class ProgramState:
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_FORKS:
             raise InvalidRequest(f"fork takes a number between 1 and {MAX_FORKS}, not {n!r}", param="n")
         return Forks(self, self._children([f"fork {i} of {n}" for i in range(1, n + 1)]))
+
+    def fork_map(self, items: Iterable[T], body: Callable[[ProgramState, T], ExprLike | None] | None = None) -> Forks:
+        """One branch an item, in the order of the items, which `forks.items` keeps.
+
+        `body(fork, item)` is called for each before this returns; an expression that it returns is appended. Branches
+        run at once as long as a body only appends; one that reads waits, and those after it start later. Without
+        `body`: `for fork, item in zip(forks, items): fork += ...`.
+        """
+        values = tuple(items)
+        if len(values) > MAX_FORKS:
+            raise InvalidRequest(f"fork_map takes at most {MAX_FORKS} items, not {len(values)}", param="items")
+        n = len(values)
+        forks = Forks(self, self._children([f"fork {i} of {n}" for i in range(1, n + 1)]), values)
+        if body is not None:
+            for fork, item in zip(forks, values, strict=True):
+                expr = body(fork, item)
+                if expr is not None:
+                    fork += expr
+        return forks
 
     def copy(self) -> ProgramState:
         """One branch that goes on from here, beside this one."""
@@ -198,6 +232,21 @@ class ProgramState:
         """How a gen or a select came to its value: GenMeta or SelectMeta."""
         variable = self._names.find(name)
         value = self._wait(variable.future)
+        return self._meta(variable, value)
+
+    async def ameta(self, name: str) -> Meta:
+        """`meta` for `async def` programs."""
+        variable = self._names.find(name)
+        return self._meta(variable, await self._await(variable.future))
+
+    def metas(self, name: str) -> list[Meta]:
+        """`meta` of each item of a list that grew by `append=True`."""
+        value = self._wait(self._names.find(name).future)
+        return [self._meta(part, part.future.result()) for part in value.parts]
+
+    def _meta(self, variable: Variable, value: Value) -> Meta:
+        if value.parts:
+            raise self._error("it is a list: `metas` has one for each of its items", variable)
         if value.meta is None:
             raise self._error("nothing was generated for it: the program set it itself", variable)
         return value.meta
@@ -222,6 +271,14 @@ class ProgramState:
         """The conversation in the form that chat completions take; empty where the program has no turns."""
         return [msgspec.to_builtins(message) for message in self._wait(self._look(render=False)).messages()]
 
+    async def amessages(self) -> list[dict[str, Any]]:
+        """`messages` for `async def` programs."""
+        return [msgspec.to_builtins(message) for message in (await self._await(self._look(render=False))).messages()]
+
+    async def aids(self) -> list[int]:
+        """`ids` for `async def` programs."""
+        return (await self._await(self._look())).ids
+
     def text_iter(self, name: str | None = None) -> Iterator[str]:
         """The text, or the variable `name`, in pieces as it grows; token by token in a run made by `stream`.
 
@@ -237,6 +294,11 @@ class ProgramState:
     def usage(self) -> Usage:
         """Token counts of all generations of this state and of its forks, summed; waits, and never raises."""
         self._rest()
+        return self.branch.usage
+
+    async def ausage(self) -> Usage:
+        """`usage` for `async def` programs."""
+        await asyncio.wrap_future(settled(self.branch.reach()))
         return self.branch.usage
 
     @property
@@ -292,5 +354,11 @@ class ProgramState:
         self, reason: str, variable: Variable, cause: BaseException | None = None, code: str | None = None
     ) -> ProgramError:
         return ProgramError(
-            reason, program=self.run.program, branch=self.branch.label, variable=variable.name, cause=cause, code=code
+            reason,
+            program=self.run.program,
+            branch=self.branch.label,
+            variable=variable.name,
+            span=variable.span,
+            cause=cause,
+            code=code,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from radixrt.lang.channel import Channel
 from radixrt.lang.errors import ProgramError
+from radixrt.lang.spans import Span
 from radixrt.lang.typed import Codec
 from radixrt.results import Choice, Usage
 
@@ -66,6 +68,8 @@ class Value:
     raw: Any
     meta: Meta | None = None
     codec: Codec | None = None
+    parts: tuple[Variable, ...] = ()
+    """Of a list that grows: its items, each with its own meta and codec."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,9 +77,12 @@ class Variable:
     """A name's value to come. It is settled exactly once, by `resolve` or `fail`."""
 
     name: str | None
+    span: Span | None = None
     future: Future[Value] = field(default_factory=Future)
     channel: Channel = field(default_factory=Channel)
-    """The text as it comes."""
+    """The text as it comes; of a list all its texts, at once."""
+    items: tuple[Variable, ...] = ()
+    """Of a list that grows."""
 
     @classmethod
     def known(cls, name: str, raw: Any) -> Variable:
@@ -83,6 +90,33 @@ class Variable:
         if isinstance(raw, str):
             variable.channel.put(raw)
         variable.resolve(Value(raw))
+        return variable
+
+    @classmethod
+    def growing(cls, name: str, parts: tuple[Variable, ...]) -> Variable:
+        """The list of some variables; it is there when all of them are, and fails with the first that failed."""
+        variable = cls(name, parts[-1].span, items=parts)
+        missing = len(parts)
+        lock = threading.Lock()
+
+        def settle(_: Future[Value]) -> None:
+            nonlocal missing
+            with lock:
+                missing -= 1
+                if missing:
+                    return
+            for part in parts:
+                error = part.future.exception()
+                if isinstance(error, ProgramError):
+                    variable.fail(error)
+                    return
+            for part in parts:
+                if isinstance(raw := part.future.result().raw, str):
+                    variable.channel.put(raw)
+            variable.resolve(Value([part.future.result().raw for part in parts], parts=parts))
+
+        for part in parts:
+            part.future.add_done_callback(settle)
         return variable
 
     def resolve(self, value: Value) -> None:

@@ -85,6 +85,8 @@ class Gate:
         await asyncio.shield(asyncio.wrap_future(self._open))
 
 
+HEALING = "(.|\\n)*"
+"""How the regex of a healed join ends."""
 Script = Callable[[str], str]
 
 
@@ -102,6 +104,10 @@ class FakeBackend:
         self.constraints: list[Constraint | None] = []
         self.tokenized: list[object] = []
         self.scored: list[tuple[list[int], list[tuple[int, ...]], dict[str, object]]] = []
+        self.options: list[dict[str, object]] = []
+        self.heals: dict[str, Sequence[str]] = {}
+        self.probes: list[tuple[list[int], str, SamplingParams]] = []
+        self.cached = 0
         self.cancelled: list[str] = []
         self.active = 0
         self.peak = 0
@@ -171,6 +177,10 @@ class FakeBackend:
         ids = list(self.tokenize(prompt).ids)
         text = decode(ids)
         with self.lock:
+            self.options.append({"cache_salt": cache_salt, "priority": priority})
+        if constraint is not None and constraint.value.endswith(HEALING):
+            return self._heal(ids, constraint.value.removesuffix(HEALING).replace("\\", ""), params)
+        with self.lock:
             self.prompts.append(ids)
             self.params.append(params)
             self.constraints.append(constraint)
@@ -196,6 +206,17 @@ class FakeBackend:
         choices = tuple(_choice(i, answer if i == 0 else f"{answer}#{i}", params) for i in range(params.n))
         completion = sum(len(choice.token_ids) for choice in choices)
         return Generation(choices=choices, usage=Usage(prompt_tokens=len(ids), completion_tokens=completion))
+
+    def _heal(self, ids: list[int], end: str, params: SamplingParams) -> Generation:
+        """The next of the pieces that `heals` has for the text's last one, but for those that are forbidden."""
+        assert params.max_tokens == 1
+        self.probes.append((ids, end, params))
+        pieces = [*self.heals.get(end, ()), end]
+        token = next(i for piece in pieces for i in encode(piece)[:1] if params.logit_bias.get(i, 0) > -100)
+        choice = Choice(index=0, text=decode([token]), token_ids=(token,), finish_reason="length")
+        return Generation(
+            choices=(choice,), usage=Usage(prompt_tokens=len(ids), completion_tokens=1, cached_tokens=self.cached)
+        )
 
     async def astream(
         self, prompt: PromptLike, sampling_params: SamplingParams | None = None, **options: object

@@ -33,7 +33,10 @@ def test_a_failure_is_raised_by_every_later_read(backend: FakeBackend) -> None:
             read()
         errors.append(raised.value)
     assert all(error is errors[0] for error in errors)
-    assert str(errors[0]) == "program 'story', variable 'second': the prompt has 9,000 tokens, the limit is 8,192"
+    line = story.__wrapped__.__code__.co_firstlineno + 2
+    where = f"program 'story', test_lang_errors.py:{line}, variable 'second'"
+    assert str(errors[0]) == f"{where}: the prompt has 9,000 tokens, the limit is 8,192"
+    assert errors[0].span is not None and (errors[0].span.file, errors[0].span.line) == (__file__, line)
     assert (errors[0].code, errors[0].status) == ("context_length_exceeded", 400)
     assert state.error is errors[0]
     assert state.usage.prompt_tokens > 0

@@ -1,0 +1,110 @@
+"""Programs on the real model: healed joins, programs over HTTP, and the room's own README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import radixrt
+from radixrt.lang import assistant, function, gen, select, system, user
+from radixrt.messages import TextPrompt
+from radixrt.params import SamplingParams
+from tests.server.conftest import serving
+
+if TYPE_CHECKING:
+    from radixrt import Client, Engine
+
+README = Path(__file__).parents[2] / "lang" / "README.md"
+
+
+def best_that_begins_with(engine: Engine, ids: list[int], begin: bytes) -> int | None:
+    """The likeliest next token whose bytes begin so, if it is among the twenty likeliest of all."""
+    (answer,) = engine.generate(ids, SamplingParams(temperature=0, max_tokens=1, logprobs=20)).choices
+    assert answer.logprobs is not None
+    return next((top.token_id for top in answer.logprobs[0].top if top.bytes.startswith(begin)), None)
+
+
+@pytest.mark.parametrize("before", ["see http:", "The link is http:", "The capital of France is", "for i in range(10"])
+def test_a_healed_join_goes_on_as_the_model_would(engine: Engine, before: str) -> None:
+    @function
+    def program(s, heal):
+        s += before + gen("u", max_tokens=4, temperature=0, heal=heal)
+
+    plain = list(engine.tokenize(before).ids)
+    kept = program.run(heal=False, backend=engine)
+    by_hand = engine.generate(plain, SamplingParams(max_tokens=4, temperature=0))
+    assert kept.ids == [*plain, *by_hand.token_ids] and kept["u"] == by_hand.text
+
+    state = program.run(heal=None, backend=engine)
+    assert state.text() == before + state["u"]
+    assert engine.detokenize(state.ids) == state.text()
+    assert state.ids[: len(plain) - 1] == plain[:-1]  # only the last token may differ: the rest stays cached
+    last = engine.tokenize(TextPrompt(text=before)).pieces[-1]
+    expected = best_that_begins_with(engine, plain[:-1], last)
+    if expected is not None:
+        assert state.ids[len(plain) - 1] == expected
+        rest = engine.generate([*plain[:-1], expected], SamplingParams(max_tokens=4, temperature=0)).token_ids
+        count = len(state.ids) - len(plain)
+        assert state.ids[len(plain) :] == list(rest[:count])
+        assert len(state.meta("u").token_ids) <= 4
+
+
+def test_a_colon_grows_into_an_address(engine: Engine) -> None:
+    @function
+    def program(s):
+        s += "The link is http:" + gen("u", max_tokens=4, temperature=0)
+
+    assert program.run(backend=engine)["u"].startswith("//")
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine) -> Iterator[Client]:
+    from tests.server.fake_backend import FakeBackend
+
+    with serving(engine, FakeBackend()) as served, radixrt.Client(served.url, timeout=60) as client:
+        yield client
+
+
+def test_programs_over_http_are_those_of_the_engine(engine: Engine, client: Client) -> None:
+    @function
+    def program(s, word):
+        s += system("You sort words.") + user(word)
+        s += assistant(select("kind", ["tree", "fish"]) + "\nWhy? " + gen("why", max_tokens=5, temperature=0))
+        forks = s.fork(2)
+        forks += user("A number?") + assistant(gen("number", type=int, max_tokens=8, temperature=0))
+        forks.join()
+
+    here, there = (program.run(word="perch", backend=backend) for backend in (engine, client))
+    assert here.ids == there.ids and here.messages() == there.messages()
+    assert here["number"] == there["number"] and here.get("why", str) == there["why"]
+    assert here.usage.prompt_tokens == there.usage.prompt_tokens
+    for one, other in zip(here.meta("kind").logprobs, there.meta("kind").logprobs, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    streamed = program.stream(word="perch", backend=client)
+    assert "".join(streamed.text_iter("why")) == here["why"]
+    (batched,) = program.run_batch([{"word": "perch"}], backend=client)
+    assert batched.ids == here.ids
+
+
+def test_the_readmes_example_runs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+    class Lent:
+        def __init__(self, model: str) -> None:
+            assert model == "smollm2-135m"
+
+        def __enter__(self) -> Engine:
+            return engine
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(radixrt, "Engine", Lent)
+    names: dict[str, Any] = {"tickets": ["It hangs.", "A dark theme, please."]}
+    exec(compile(example, str(README), "exec"), names)  # noqa: S102 - our own words
+    assert names["state"]["label"] in ("bug", "wish") and names["state"]["reason"]
+    assert [state["label"] in ("bug", "wish") for state in names["states"]] == [True, True]
