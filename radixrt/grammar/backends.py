@@ -93,15 +93,19 @@ class Backends:
         raise refused or ConstraintError("no back end takes this constraint", param="backend")
 
     def _backend(self, name: str) -> Backend:
-        if name not in self._made:
-            self._made[name] = self._llguidance
+        if name == "outlines" and name not in self._made:
+            from radixrt.grammar.outlines_backend import OutlinesCompiler
+
+            self._made[name] = OutlinesCompiler(self.tables, self.limits, self._llguidance)
         return self._made[name]
 
 
 TAKES: dict[str, tuple[str, ...]] = {
     "llguidance": ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"),
+    "outlines": ("regex", "choice"),
 }
-"""Back end -> kinds of constraint that it may be asked for, in the order in which `auto` asks."""
+"""Back end -> kinds of constraint that it may be asked for. `auto` asks llguidance, which takes all of them: of the
+others each is right only for some constraints of a kind, and slower to build."""
 
 
 def candidates(constraint: Constraint) -> tuple[str, ...]:
@@ -109,6 +113,10 @@ def candidates(constraint: Constraint) -> tuple[str, ...]:
     if constraint.backend == "auto":
         return ("llguidance",)
     kinds = TAKES.get(constraint.backend, ())
+    if not kinds:
+        raise ConstraintError(
+            f"the back end {constraint.backend} is not available here; there are {', '.join(TAKES)}", param="backend"
+        )
     if constraint.kind not in kinds:
         raise ConstraintError(
             f"the back end {constraint.backend} takes no {constraint.kind}; it takes {', '.join(kinds)}",

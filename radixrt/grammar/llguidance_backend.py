@@ -75,7 +75,7 @@ def prepare(constraint: Constraint, limits: Limits) -> Source:
         )
         return Source(_unforced(LLMatcher.grammar_from_regex(constraint.value)))
     if kind == "choice":
-        return Source(_unforced(LLMatcher.grammar_from_regex("|".join(map(_literal, constraint.choices)))))
+        return Source(_unforced(LLMatcher.grammar_from_regex("|".join(map(literal_regex, constraint.choices)))))
     if kind == "grammar":
         text = constraint.value
         lark = gbnf_to_lark(text, limits) if is_gbnf(text) else check_lark(text, limits)
@@ -277,7 +277,7 @@ _SPACE = r"(?: |\n|\r|\t|\\[nrt]|\\x20|\\x09|\\x0[aAdD])"
 _WHITESPACE = re.compile(rf"(?:(?:{_SPACE}|\[{_SPACE}+\])(?:[*+?]|\{{\d{{1,4}}(?:,\d{{0,4}})?\}})?)+")
 
 
-def _literal(text: str) -> str:
+def literal_regex(text: str) -> str:
     """A regex that matches exactly this text."""
     return "".join(f"\\{char}" if char in _REGEX_META else char for char in text)
 
