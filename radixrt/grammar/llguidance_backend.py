@@ -243,7 +243,11 @@ def structural_source(tag: StructuralTag, constraint: Constraint, limits: Limits
     grammars: list[Any] = [{"name": "start", "lark_grammar": f"{_NO_FORCING}\n{lark(tag, names)}"}]
     added: list[str] = []
     for name, one in zip(names, tag.tags, strict=True):
-        gated = check_schema(one.schema, limits)
+        try:
+            gated = check_schema(one.schema, limits)
+        except ConstraintError as error:
+            inside = error.param if error.param and error.param.startswith("/") else ""
+            raise ConstraintError(error.message, param=f"{one.place}{inside}", code=error.code) from error
         if one.end[:1] in _NUMBER_GOES_ON and not _is_closed_by_itself(gated.source):
             raise ConstraintError(
                 f"after {one.begin!r} a number could go on into what follows it: give the schema the type object, "

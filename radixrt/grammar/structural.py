@@ -26,6 +26,8 @@ class Tag(msgspec.Struct, frozen=True):
     schema: str
     """JSON text."""
     end: str
+    place: str = ""
+    """JSON pointer to the schema."""
 
 
 class StructuralTag(msgspec.Struct, frozen=True):
@@ -34,6 +36,8 @@ class StructuralTag(msgspec.Struct, frozen=True):
     at_least_one: bool = False
     stop_after_first: bool = False
     """The text ends with the first tag."""
+    separator: str | None = None
+    """What stands between two tags, where no other text may; there are no triggers then."""
 
 
 def read_structural_tag(text: str, limits: Limits) -> StructuralTag:
@@ -48,7 +52,7 @@ def read_structural_tag(text: str, limits: Limits) -> StructuralTag:
     for i, trigger in enumerate(found.triggers):
         if any(trigger in other for j, other in enumerate(found.triggers) if i != j):
             _refuse("/triggers", f"the trigger {trigger!r} is a part of another one, which would never be reached")
-    for tag in found.tags:
+    for tag in found.tags if found.separator is None else ():
         if not any(tag.begin.startswith(trigger) for trigger in found.triggers):
             _refuse("", f"the tag {tag.begin!r} begins with none of the triggers")
     for trigger in found.triggers:
@@ -63,9 +67,8 @@ def _legacy(value: dict[str, Any]) -> StructuralTag:
     for i, one in enumerate(_list(value.get("structures"), "/structures")):
         place = f"/structures/{i}"
         _known(one, {"begin", "schema", "end"}, place)
-        tags.append(
-            Tag(_text(one, "begin", place), _schema(one.get("schema"), f"{place}/schema"), _text(one, "end", place))
-        )
+        schema = _schema(one.get("schema"), f"{place}/schema")
+        tags.append(Tag(_text(one, "begin", place), schema, _text(one, "end", place), f"{place}/schema"))
     return StructuralTag(_triggers(value.get("triggers"), "/triggers"), tuple(tags))
 
 
@@ -74,9 +77,10 @@ def _format(value: dict[str, Any]) -> StructuralTag:
     form = value.get("format")
     if not isinstance(form, dict):
         _refuse("/format", "must be an object (or give `structures` and `triggers`)")
-    if form.get("type") != "triggered_tags":
-        _refuse("/format/type", f"{form.get('type')!r} cannot be enforced: only triggered_tags can")
-    _known(form, {"type", "triggers", "tags", "at_least_one", "stop_after_first"}, "/format")
+    if form.get("type") not in ("triggered_tags", "tags_with_separator"):
+        _refuse("/format/type", f"{form.get('type')!r} cannot be enforced: triggered_tags and tags_with_separator can")
+    between = "separator" if form["type"] == "tags_with_separator" else "triggers"
+    _known(form, {"type", between, "tags", "at_least_one", "stop_after_first"}, "/format")
     tags = []
     for i, one in enumerate(_list(form.get("tags"), "/format/tags")):
         place = f"/format/tags/{i}"
@@ -90,18 +94,22 @@ def _format(value: dict[str, Any]) -> StructuralTag:
             end = end[0]
         if not isinstance(end, str):
             _refuse(f"{place}/end", "must be one string")
-        schema = _schema(content.get("json_schema"), f"{place}/content/json_schema")
-        tags.append(Tag(_text(one, "begin", place), schema, end))
+        inside = f"{place}/content/json_schema"
+        tags.append(Tag(_text(one, "begin", place), _schema(content.get("json_schema"), inside), end, inside))
     flags = {}
     for name in ("at_least_one", "stop_after_first"):
         if not isinstance(form.get(name, False), bool):
             _refuse(f"/format/{name}", "must be true or false")
         flags[name] = form.get(name, False)
+    if between == "separator":
+        return StructuralTag((), tuple(tags), separator=_text(form, "separator", "/format"), **flags)
     return StructuralTag(_triggers(form.get("triggers"), "/format/triggers"), tuple(tags), **flags)
 
 
 def lark(tag: StructuralTag, names: list[str]) -> str:
     """A Lark grammar whose sub-grammars, one a tag, have these names."""
+    if tag.separator is not None:
+        return _separated(tag, tag.separator, names)
     any_trigger = "|".join(map(literal, tag.triggers))
     rules: list[str] = []
     for i, trigger in enumerate(tag.triggers):
@@ -119,6 +127,16 @@ def lark(tag: StructuralTag, names: list[str]) -> str:
         start = f"{segments}{'+' if tag.at_least_one else '*'} REST?"
     rest = f"REST: /(?s:.+)/ & ~/(?s:.*)({any_trigger})(?s:.*)/"
     return "\n".join([f"start: {start}", *rules, *([rest] if "REST" in start else []), ""])
+
+
+def _separated(tag: StructuralTag, separator: str, names: list[str]) -> str:
+    ways = [
+        " ".join(filter(None, (_quoted(one.begin), f"@{name}", _quoted(one.end))))
+        for one, name in zip(tag.tags, names, strict=True)
+    ]
+    more = "" if tag.stop_after_first else f" ({_quoted(separator)} one)*"
+    start = f"one{more}" if tag.at_least_one else f"(one{more})?"
+    return f"start: {start}\none: {' | '.join(ways)}\n"
 
 
 def _quoted(text: str) -> str:

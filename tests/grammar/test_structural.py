@@ -42,6 +42,15 @@ def triggered(**flags: bool) -> dict[str, Any]:
     return {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<t"], "tags": [one], **flags}}
 
 
+def separated(**fields: Any) -> dict[str, Any]:
+    content = {"type": "json_schema", "json_schema": ONE}
+    tags = [
+        {"type": "tag", "begin": begin, "content": content, "end": end} for begin, end in (("<t>", "</t>"), ("", "!"))
+    ]
+    form = {"type": "tags_with_separator", "tags": tags, "separator": ", "}
+    return {"type": "structural_tag", "format": {**form, **fields}}
+
+
 def test_text_is_free_until_a_trigger_and_then_constrained(
     compiler: Backends, accepts: Callable[[Grammar, str], bool]
 ) -> None:
@@ -90,6 +99,28 @@ def test_the_flags_of_the_other_shape(compiler: Backends, accepts: Callable[[Gra
         assert tuple(accepts(grammar, text) for grammar in grammars) == expected, text
 
 
+def test_tags_with_nothing_but_separators_between_them(
+    compiler: Backends, accepts: Callable[[Grammar, str], bool]
+) -> None:
+    table = {
+        "": (True, False, True, False),
+        "<t>{}</t>": (True, True, True, True),
+        "{}!": (True, True, True, True),
+        "<t>{}</t>, {}!, {}!": (True, True, False, False),
+        "<t>{}</t>{}!": (False, False, False, False),
+        "<t>{}</t>, ": (False, False, False, False),
+        "hi <t>{}</t>": (False, False, False, False),
+        "{}": (False, False, False, False),
+    }
+    grammars = [
+        compiler.compile(tag(separated(at_least_one=least, stop_after_first=stop)))
+        for stop in (False, True)
+        for least in (False, True)
+    ]
+    for text, expected in table.items():
+        assert tuple(accepts(grammar, text) for grammar in grammars) == expected, text
+
+
 def test_whatever_is_written_holds_only_whole_tags(
     compiler: Backends, vocabulary: Vocabulary, accepts: Callable[[Grammar, str], bool]
 ) -> None:
@@ -122,7 +153,9 @@ def test_whatever_is_written_holds_only_whole_tags(
         (triggered(other=True), "/format/other"),
         (triggered(at_least_one=3), "/format/at_least_one"),  # type: ignore[arg-type]
         (number_tag("integer"), "structural_tag"),
-        (number_tag("xml"), "/type"),
+        (number_tag("xml"), "/structures/0/schema/type"),
+        (separated(triggers=["<t"]), "/format/triggers"),
+        (separated(separator=1), "/format/separator"),
     ],
     ids=lambda value: str(value)[:40],
 )
