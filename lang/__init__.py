@@ -5,6 +5,7 @@ from radixrt.lang.errors import ProgramError, UnknownVariable
 from radixrt.lang.expressions import Expr
 from radixrt.lang.forks import Forks
 from radixrt.lang.program import Function, function, set_default_backend
+from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
 from radixrt.lang.variables import GenMeta, SelectMeta
 
@@ -13,6 +14,7 @@ __all__ = [
     "Forks",
     "Function",
     "GenMeta",
+    "OpenAI",
     "ProgramError",
     "ProgramState",
     "SelectMeta",

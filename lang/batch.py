@@ -14,6 +14,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.loop import refuse_on_loop
 from radixrt.lang.options import RunOptions
+from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
 from radixrt.lang.workers import Workers
 
@@ -26,7 +27,7 @@ Batch = Sequence[Mapping[str, Any]]
 def run_batch(
     function: Function,
     batch: Batch,
-    backend: Backend | None,
+    backend: Backend | OpenAI | None,
     num_threads: int,
     options: RunOptions,
     *,
@@ -40,7 +41,7 @@ def run_batch(
 def iter_batch(
     function: Function,
     batch: Batch,
-    backend: Backend | None,
+    backend: Backend | OpenAI | None,
     num_threads: int,
     options: RunOptions,
     *,
@@ -78,7 +79,7 @@ def _finished(
 async def arun_batch(
     function: Function,
     batch: Batch,
-    backend: Backend | None,
+    backend: Backend | OpenAI | None,
     num_threads: int,
     options: RunOptions,
     *,
@@ -101,7 +102,7 @@ async def arun_batch(
 
 
 def _states(
-    function: Function, batch: Batch, backend: Backend | None, num_threads: int, options: RunOptions
+    function: Function, batch: Batch, backend: Backend | OpenAI | None, num_threads: int, options: RunOptions
 ) -> list[ProgramState]:
     """One state for each item; all arguments are checked before anything is started."""
     if not isinstance(num_threads, int) or isinstance(num_threads, bool) or num_threads < 1:

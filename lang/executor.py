@@ -21,7 +21,7 @@ from collections import deque
 from concurrent.futures import Future
 
 from radixrt.backend import Backend
-from radixrt.errors import RadixrtError
+from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.lang.channel import Channel
 from radixrt.lang.context import Context
 from radixrt.lang.errors import ProgramError
@@ -29,6 +29,7 @@ from radixrt.lang.interpreter import execute
 from radixrt.lang.loop import loop_thread, post
 from radixrt.lang.operations import EndText, Operation, Reach
 from radixrt.lang.options import RunOptions
+from radixrt.lang.services import OpenAI
 from radixrt.lang.variables import Variable
 from radixrt.results import Usage
 
@@ -37,10 +38,12 @@ class Run:
     """One call of a program."""
 
     def __init__(
-        self, program: str, backend: Backend, *, streaming: bool = False, options: RunOptions | None = None
+        self, program: str, backend: Backend | OpenAI, *, streaming: bool = False, options: RunOptions | None = None
     ) -> None:
         self.program = program
-        self.backend = backend
+        self.service = backend if isinstance(backend, OpenAI) else None
+        """Set where the run has no token ids."""
+        self._backend = None if isinstance(backend, OpenAI) else backend
         self.streaming = streaming
         """Take deltas from the backend as they come, rather than whole results."""
         self.options = options or RunOptions()
@@ -58,6 +61,12 @@ class Run:
         self._timer: asyncio.TimerHandle | None = None
         self._idle_waiters: list[Future[None]] = []
         self._end_texts: list[tuple[Branch, Channel]] = []
+
+    @property
+    def backend(self) -> Backend:
+        if self._backend is None:
+            raise InvalidRequest("this needs token ids, which a service does not give", code="unsupported")
+        return self._backend
 
     def start_timer(self) -> None:
         """From now on the run has `options.timeout` seconds; `stop_timer` must follow."""

@@ -20,6 +20,7 @@ from radixrt.lang.operations import (
     Prefill,
     Reach,
 )
+from radixrt.lang.over_service import ask
 from radixrt.lang.selecting import choose
 from radixrt.lang.variables import Value
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 async def execute(branch: Branch, operation: Operation) -> None:
     """Does one operation on its branch; what it raises fails the branch."""
     context = branch.context
+    if branch.run.service is not None and await ask(branch, branch.run.service, operation):
+        return
     match operation:
         case AddText(text=text):
             context.add_text(text)

@@ -18,6 +18,7 @@ from radixrt.lang.executor import Branch, Run
 from radixrt.lang.expressions import Call
 from radixrt.lang.loop import refuse_on_loop
 from radixrt.lang.options import RESERVED, RunOptions
+from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
 from radixrt.lang.variables import settled
 from radixrt.lang.workers import bodies
@@ -25,10 +26,10 @@ from radixrt.lang.workers import bodies
 _CANCEL_S = 5.0
 """How long a failed run waits for its aborted requests to be gone before the exception goes on."""
 
-_default_backend: Backend | None = None
+_default_backend: Backend | OpenAI | None = None
 
 
-def set_default_backend(backend: Backend | None) -> None:
+def set_default_backend(backend: Backend | OpenAI | None) -> None:
     """The backend of runs that are given none."""
     global _default_backend
     _default_backend = backend
@@ -85,7 +86,7 @@ class Function:
     def run(
         self,
         *args: Any,
-        backend: Backend | None = None,
+        backend: Backend | OpenAI | None = None,
         timeout: float | None = None,
         cache_salt: str | None = None,
         priority: int = 0,
@@ -112,7 +113,7 @@ class Function:
     def stream(
         self,
         *args: Any,
-        backend: Backend | None = None,
+        backend: Backend | OpenAI | None = None,
         timeout: float | None = None,
         cache_salt: str | None = None,
         priority: int = 0,
@@ -129,7 +130,7 @@ class Function:
     async def arun(
         self,
         *args: Any,
-        backend: Backend | None = None,
+        backend: Backend | OpenAI | None = None,
         timeout: float | None = None,
         cache_salt: str | None = None,
         priority: int = 0,
@@ -153,7 +154,7 @@ class Function:
         self,
         batch: Sequence[Mapping[str, Any]],
         *,
-        backend: Backend | None = None,
+        backend: Backend | OpenAI | None = None,
         num_threads: int = 64,
         progress_bar: bool = False,
         timeout: float | None = None,
@@ -175,7 +176,7 @@ class Function:
         self,
         batch: Sequence[Mapping[str, Any]],
         *,
-        backend: Backend | None = None,
+        backend: Backend | OpenAI | None = None,
         num_threads: int = 64,
         progress_bar: bool = False,
         timeout: float | None = None,
@@ -195,7 +196,7 @@ class Function:
         self,
         batch: Sequence[Mapping[str, Any]],
         *,
-        backend: Backend | None = None,
+        backend: Backend | OpenAI | None = None,
         num_threads: int = 64,
         progress_bar: bool = False,
         timeout: float | None = None,
@@ -263,7 +264,7 @@ class Function:
             raise InvalidRequest(f"{where}: {self.name}: {error}") from error
 
     def new_state(
-        self, backend: Backend | None, options: RunOptions | None = None, *, streaming: bool = False
+        self, backend: Backend | OpenAI | None, options: RunOptions | None = None, *, streaming: bool = False
     ) -> ProgramState:
         chosen = backend if backend is not None else _default_backend
         if chosen is None:
@@ -277,7 +278,7 @@ class Function:
 
     def _state(
         self,
-        backend: Backend | None,
+        backend: Backend | OpenAI | None,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: RunOptions,
