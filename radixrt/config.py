@@ -42,6 +42,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ageing: a request that has waited this long goes before all that have not."""
     lookahead: int = 1
     """Steps planned ahead of the one whose tokens are not known yet; 0: one step at a time."""
+    max_drafts: int = 8
+    """Tokens that a constraint forces, at most so many, are guessed and verified with their predecessor in one step; 0:
+    every token has its own step. The text is the same."""
     check: bool = False
     """Prove the cache's invariants after every step (debugging; tests set it)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -84,6 +87,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool
     max_wait_s: float
     lookahead: int
+    max_drafts: int
     grammar: Limits = Limits()
     check: bool
     log_level: str

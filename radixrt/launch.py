@@ -111,6 +111,7 @@ class Trio:
                 prefix_cache=config.prefix_cache,
                 max_wait_s=config.max_wait_s,
                 lookahead=config.lookahead,
+                max_drafts=config.max_drafts,
                 grammar=config.grammar,
                 check=config.check,
             ),

@@ -53,6 +53,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    """What the model thought before it said `content`; templates of thinking models show it or not."""
 
 
 class ChatPrompt(Message, frozen=True, kw_only=True):
@@ -386,7 +388,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
     spans: Array  # int32[S, 4]: offset into span_slots, length, first row index, end row index
     span_slots: Array  # int32[sum of lengths]
     sample: Array  # uint8[R]: 1 where the row's last new token's logits are sampled
-    masked: Array  # int32[M] indexes (of rows in this step) whose token mask follows in StepMasks; may be empty
+    drafts: Array  # int32[R] how many of a sampled row's last new tokens are guesses (see StepResult)
+    masked: Array  # int32[M] indexes (of rows in this step) whose token masks follow in StepMasks; may be empty
     scores: list[ScoreSpec]
 
 
@@ -397,7 +400,7 @@ class StepMasks(Message, frozen=True, kw_only=True):
     """
 
     step: int
-    bitmask: Array  # int32[M, ceil(V / 32)]; bit 1 (little-endian in its word): allowed
+    bitmask: Array  # int32[sum of 1 + drafts over masked rows, ceil(V / 32)]; bit 1 (little-endian): allowed
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,7 +412,13 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepResult(Message, frozen=True, kw_only=True):
-    """Runner -> scheduler, one for each StepPlan, in order. K: rows with `sample` set, in the step's row order."""
+    """Runner -> scheduler, one for each StepPlan, in order.
+
+    K: 1 + drafts lines for each row with `sample` set, in the step's row order. Line i of a row is what it samples
+    after its i-th last-known-or-guessed token, with that position's own random number: line 0 always counts, and line
+    i + 1 counts exactly when line i sampled the guess that line i + 1 stands on. So guesses change the speed and
+    nothing else.
+    """
 
     step: int
     tokens: Array  # int32[K]; -1: nothing could be sampled (every token masked): that row has failed

@@ -123,6 +123,13 @@ FLAGS: dict[str, Any] = {
         help="Steps planned ahead of the one whose tokens are not known yet.",
         rich_help_panel=SCHEDULER,
     ),
+    "max_drafts": typer.Option(
+        "--max-drafts",
+        min=0,
+        metavar="N",
+        help="Most tokens forced by a constraint that are verified in one step; 0: one token a step.",
+        rich_help_panel=SCHEDULER,
+    ),
     "check": typer.Option(
         "--check", help="Prove the cache's invariants after every step (slow; for debugging).", rich_help_panel=CACHE
     ),

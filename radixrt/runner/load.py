@@ -96,6 +96,7 @@ def _plain_plan(opens: list[RowOpen], tokens: list[int], at: int) -> StepPlan:
         spans=np.zeros((0, 4), np.int32),
         span_slots=np.zeros(0, np.int32),
         sample=np.ones(1, np.uint8),
+        drafts=np.zeros(1, np.int32),
         masked=np.zeros(0, np.int32),
         scores=[],
     )

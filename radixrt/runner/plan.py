@@ -21,15 +21,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Layout:
-    """What follows from a plan. R: rows, T: new tokens, K: sampled rows, P: tokens to be filled in."""
+    """What follows from a plan. R: rows, T: new tokens, K: sampled lines, P: tokens to be filled in."""
 
     rows: np.ndarray  # int64[R] row ids
     ends: np.ndarray  # int64[R] index behind each row's new tokens
-    sampled: np.ndarray  # int64[K] row indexes
+    sampled: np.ndarray  # int64[K] row index of each line that is sampled: 1 + drafts lines a sampled row
+    at: np.ndarray  # int64[K] index of the new token whose logits the line samples
     filled: np.ndarray  # int64[P] indexes of tokens that are -1
     filled_rows: np.ndarray  # int64[P] the row ids whose last token goes there
     lost: np.ndarray  # bool[R] rows planned on a token that does not exist: they run, and sample nothing
-    masked: np.ndarray  # int64[M] indexes into `sampled`
+    masked: np.ndarray  # int64[M'] indexes into `sampled`: the lines of the masked rows
 
     def starts_of(self, index: int) -> int:
         """Index of the first new token of row `index`."""
@@ -42,13 +43,13 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     A few dozen numpy calls, about 0.1 ms: nothing here is done row by row.
     """
     for name in ("rows", "new_lens", "tokens", "positions", "slots", "private_lens", "private_slots", "span_slots",
-                 "masked"):  # fmt: skip
+                 "drafts", "masked"):  # fmt: skip
         _check(getattr(plan, name).ndim == 1, name, "must have one dimension")
         _check(getattr(plan, name).dtype.kind in "iu", name, "must hold integers")
     count, tokens = len(plan.rows), len(plan.tokens)
     _check(count > 0, "rows", "is empty")
-    for name, length in (("new_lens", count), ("private_lens", count), ("sample", count), ("positions", tokens),
-                         ("slots", tokens)):  # fmt: skip
+    for name, length in (("new_lens", count), ("private_lens", count), ("sample", count), ("drafts", count),
+                         ("positions", tokens), ("slots", tokens)):  # fmt: skip
         _check(getattr(plan, name).shape == (length,), name, f"must have length {length}")
 
     ids = plan.rows.astype(np.int64)
@@ -68,13 +69,19 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     _check_spans(plan, count)
     _check_scores(plan, lens, limits)
 
-    sampled = np.flatnonzero(plan.sample)
-    place = np.full(count, -1)
-    place[sampled] = np.arange(len(sampled))
+    ends = lens.cumsum()
+    drafts = plan.drafts.astype(np.int64)
+    _check((drafts >= 0).all() and (drafts < lens).all(), "drafts", "must be fewer than the row's new tokens")
+    lines = np.where(plan.sample != 0, drafts + 1, 0)
+    _check((lines[drafts > 0] > 0).all(), "drafts", "belong to a row that is not sampled")
+    first = lines.cumsum() - lines
+    sampled = np.repeat(np.arange(count), lines)
+    at = ends[sampled] - lines[sampled] + _counted(lines)
     _within(plan.masked, 0, count, "masked")
     _distinct(plan.masked, "masked")
-    masked = place[plan.masked]
-    _check((masked >= 0).all(), "masked", "names a row that is not sampled")
+    _check((lines[plan.masked] > 0).all(), "masked", "names a row that is not sampled")
+    masked_lines = lines[plan.masked]
+    masked = np.repeat(first[plan.masked], masked_lines) + _counted(masked_lines)
 
     filled = np.flatnonzero(plan.tokens == -1)
     filled_index = np.repeat(np.arange(count), lens)[filled]
@@ -85,8 +92,13 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     lost = np.zeros(count, bool)
     lost[filled_index[state == LOST]] = True
     return Layout(
-        rows=ids, ends=lens.cumsum(), sampled=sampled, filled=filled, filled_rows=filled_rows, lost=lost, masked=masked
+        rows=ids, ends=ends, sampled=sampled, at=at, filled=filled, filled_rows=filled_rows, lost=lost, masked=masked
     )
+
+
+def _counted(lengths: np.ndarray) -> np.ndarray:
+    """int64[sum]: 0, 1, .. n - 1 for each n of `lengths`, one after the other."""
+    return np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
 
 
 def _check_spans(plan: StepPlan, count: int) -> None:

@@ -154,7 +154,11 @@ class Rows:
         )
 
     def sampled(self, rows: np.ndarray, tokens: torch.Tensor) -> np.ndarray:
-        """Remember the tokens (int64[K], on the device; -1: none) that `rows` sampled. Returns them, int32[K]."""
+        """Remember the tokens (int64[K], on the device; -1: none) that `rows` sampled. Returns them, int32[K].
+
+        A row with drafts has several lines; which of them count is not known here, so nothing is planned ahead on it,
+        and rows with penalties have no drafts.
+        """
         self.last[torch.from_numpy(rows).to(self.last.device)] = tokens
         on_host = tokens.cpu().numpy().astype(np.int32)
         self.state[rows] = np.where(on_host < 0, LOST, SAMPLED)

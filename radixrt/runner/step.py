@@ -85,11 +85,11 @@ class Stepper:
         if not layout.sampled.size:
             return _answer(plan, scores=scores, forward_s=perf_counter() - started)
 
-        logits = self._model.logits(hidden[torch.from_numpy(layout.ends[layout.sampled] - 1).to(hidden.device)])
+        logits = self._model.logits(hidden[torch.from_numpy(layout.at).to(hidden.device)])
         forwarded = perf_counter()
 
         rows = layout.rows[layout.sampled]
-        positions = plan.positions[layout.ends[layout.sampled] - 1].astype(np.int64) + 1
+        positions = plan.positions[layout.at].astype(np.int64) + 1
         asked = self.rows.logprobs[rows]
         wants = np.flatnonzero(asked >= 0)
         own, top_ids, top_logprobs = self._own_logprobs(logits, wants, int(asked.max(initial=0)))

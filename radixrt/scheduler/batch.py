@@ -34,6 +34,8 @@ class PlannedRow:
     """Token ids; -1 for one whose id is not known yet."""
     slots: Slots
     sample: bool
+    drafts: list[int] = field(default_factory=list)
+    """Guesses at the end of `tokens`: what the row may sample next."""
     score: ScoreSpec | None = None
     context: list[tuple[Node, int]] = field(default_factory=list)
     """Nodes of the path and how many tokens of each belong to it; filled when the plan is built, since planning other
@@ -87,6 +89,7 @@ def build_plan(
         spans=_ints([number for span in layout.spans for number in span]).reshape(-1, 4),
         span_slots=_join(layout.span_slots),
         sample=np.array([item.sample for item in order], dtype=np.uint8),
+        drafts=_ints([len(item.drafts) for item in order]),
         masked=_ints([i for i, item in enumerate(order) if item.sample and item.row in masked]),
         scores=scores,
     )

@@ -36,6 +36,7 @@ from radixrt.params import Constraint
 from radixrt.results import FinishReason, Usage
 from radixrt.scheduler.admission import to_request
 from radixrt.scheduler.batch import PlannedRow, build_plan
+from radixrt.scheduler.drafts import drafts_for, fill_lines
 from radixrt.scheduler.policy import Policy
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
@@ -143,10 +144,15 @@ class Scheduler:
 
     @property
     def can_plan(self) -> bool:
-        """There is room for a step ahead and something to put into it."""
-        return len(self.steps) <= self.limits.lookahead and (
-            bool(self.rows.waiting) or any(row.ready for row in self.rows.running)
-        )
+        """There is room for a step ahead and something to put into it.
+
+        While a row is held to a constraint no step is planned ahead: what its constraint forces can be guessed only
+        once its last token is known, and saves more than planning ahead does.
+        """
+        guessing = self.limits.max_drafts > 0 and any(row.matcher is not None for row in self.rows.running)
+        if len(self.steps) > (0 if guessing else self.limits.lookahead):
+            return False
+        return bool(self.rows.waiting) or any(row.ready for row in self.rows.running)
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
@@ -192,10 +198,13 @@ class Scheduler:
     def _plan_row(self, row: Row, budget: int, planned: list[PlannedRow], leftover: list[int]) -> int:
         """Put the row's next tokens into the step, `budget` at most; how many. 0 where there was no slot for any."""
         busy = {item.row for item in planned}
-        slots = self.rows.slots_for(row, min(row.goal - row.planned, budget), busy)
+        wanted = min(row.goal - row.planned, budget)
+        drafts = drafts_for(row, min(self.limits.max_drafts, budget - wanted)) if wanted == 1 else []
+        slots = self.rows.slots_for(row, wanted + len(drafts), busy)
         count = len(slots)
         if not count or row.node is None:
             return 0
+        drafts = drafts[: max(count - wanted, 0)]
         start = row.planned
         known = row.tokens[start : start + count]
         item = PlannedRow(
@@ -203,9 +212,10 @@ class Scheduler:
             start=start,
             in_tree=row.in_tree,
             own=np.array(row.own, dtype=np.int32),
-            tokens=[*known, *[-1] * (count - len(known))],
+            tokens=[*known, *[-1] * (count - len(known) - len(drafts)), *drafts],
             slots=slots,
-            sample=start + count == row.total and row.left > 0,
+            sample=start + count - len(drafts) == row.total and row.left > 0,
+            drafts=drafts,
             score=score_spec(row, start, count),
         )
         if known:
@@ -216,6 +226,7 @@ class Scheduler:
         row.own.extend(slots[len(known) :].tolist())
         row.planned += count
         row.pending += item.sample
+        row.drafting = bool(drafts)
         planned.append(item)
         return count
 
@@ -229,15 +240,18 @@ class Scheduler:
         begun = time.perf_counter()
         step.masks_sent = True
         words = -(-self.limits.vocab_size // 32)
-        bitmask = np.full((step.plan.masked.size, words), -1, dtype=np.int32)
-        for line, index in enumerate(step.plan.masked.tolist()):
-            row = step.rows[index].row
+        masked = [step.rows[index] for index in step.plan.masked.tolist()]
+        bitmask = np.full((sum(1 + len(item.drafts) for item in masked), words), -1, dtype=np.int32)
+        line = 0
+        for item in masked:
+            row = item.row
             if row.matcher is not None:
                 try:
-                    row.matcher.fill(bitmask, line)
+                    fill_lines(row.matcher, item.drafts, bitmask, line)
                 except RadixrtError as error:
-                    bitmask[line] = -1
+                    bitmask[line : line + 1 + len(item.drafts)] = -1
                     self._fail(row.request, error)
+            line += 1 + len(item.drafts)
         self.stats.mask_s += time.perf_counter() - begun
         return StepMasks(step=step.plan.step, bitmask=bitmask)
 
@@ -253,8 +267,8 @@ class Scheduler:
             if item.score is not None:
                 self._take_scores(item.row.request, next(scores))
             if item.sample:
-                self._take_token(item.row, result, sampled)
-                sampled += 1
+                self._take_tokens(item, result, sampled)
+                sampled += 1 + len(item.drafts)
             elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= len(item.row.request.prompt) - 1:
                 self._finish(item.row, "length")
         self.flush()
@@ -287,11 +301,29 @@ class Scheduler:
             )
         )
 
-    def _take_token(self, row: Row, result: StepResult, k: int) -> None:
-        """A sampled token: an end, or the next token of the output."""
+    def _take_tokens(self, item: PlannedRow, result: StepResult, first: int) -> None:
+        """A row's sampled lines, as far as its guesses held; what was computed for the others is given back."""
+        row = item.row
         row.pending -= 1
-        if row.state is State.FINISHED:
-            return
+        for i in range(1 + len(item.drafts)):
+            guessed = i < len(item.drafts) and int(result.tokens[first + i]) == item.drafts[i]
+            if row.state is not State.FINISHED:
+                self._take_token(row, result, first + i, computed=guessed or not item.drafts)
+            self.stats.accepted_drafts += guessed
+            if not guessed:
+                break
+        self.stats.drafts += len(item.drafts)
+        if item.drafts and row.drafting:
+            row.drafting = False
+            self.cache.release(row.own)
+            row.own = []
+            row.planned = row.in_tree
+
+    def _take_token(self, row: Row, result: StepResult, k: int, *, computed: bool) -> None:
+        """A sampled token: an end, or the next token of the output.
+
+        `computed`: the first of the row's own slots holds this token, or will once a step under way is done.
+        """
         request, sampling, token = row.request, row.request.sampling, int(result.tokens[k])
         if token < 0:
             self._fail(request, GenerationFailed("no token is possible here: the constraint met a dead end"))
@@ -315,7 +347,7 @@ class Scheduler:
                 return
         row.tokens.append(token)
         row.kept += 1
-        if row.own and row.node is not None:
+        if computed and row.own and row.node is not None:
             # Its slot was planned before its id was known; now it is a token of the tree.
             row.node, duplicates = self.cache.tree.extend(row.node, [token], row.own[:1])
             if duplicates:

@@ -21,6 +21,8 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
         prompt_tokens=stats.prompt_tokens,
         cached_tokens=stats.cached_tokens,
         generation_tokens=stats.generation_tokens,
+        draft_tokens=stats.drafts,
+        accepted_draft_tokens=stats.accepted_drafts,
         steps=stats.steps,
         plan_s=stats.plan_s,
         step_s=stats.step_s,

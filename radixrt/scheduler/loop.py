@@ -103,6 +103,7 @@ class SchedulerProcess:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_waiting=config.max_waiting,
             lookahead=config.lookahead,
+            max_drafts=config.max_drafts,
         )
         self._scheduler = Scheduler(
             rows=RowTable(PrefixCache(ready.kv_tokens), limits),

@@ -48,6 +48,8 @@ class Limits:
     max_waiting: int = 1024
     lookahead: int = 1
     """Steps planned ahead of the one whose tokens are not known yet (design section 2)."""
+    max_drafts: int = 8
+    """Guessed tokens that a row may carry in one step; 0: none."""
     growth: int = 16
     """Slots a decoding row takes at once, so that its tokens lie in runs."""
 
@@ -126,6 +128,8 @@ class Row:
     tokens: Ids = field(default_factory=lambda: array("i"))
     """Prompt and output, as far as known."""
     pending: int = 0
+    drafting: bool = False
+    """Guesses are under way: nothing is planned ahead, since it is not known how many hold."""
     node: Node | None = None
     in_tree: int = 0
     planned: int = 0
@@ -171,7 +175,7 @@ class Row:
     @property
     def ready(self) -> bool:
         """There are tokens to plan."""
-        return self.state is State.RUNNING and self.planned < self.goal
+        return self.state is State.RUNNING and self.planned < self.goal and not self.drafting
 
     @property
     def room(self) -> int:

@@ -81,12 +81,13 @@ class RowTable:
         Younger rows make room for older ones, so the oldest always goes on; `busy` rows are in this step already.
         """
         after = row.last_slot
-        if count == 1:
-            if not row.reserve:
-                ahead = self.cache.allocate(min(self.limits.growth, row.room), after)
-                row.reserve = [] if ahead is None else ahead[::-1].tolist()
-            if row.reserve:
-                return np.array([row.reserve.pop()], dtype=np.int32)
+        if count <= self.limits.growth:
+            if len(row.reserve) < count:
+                last = row.reserve[0] if row.reserve else after
+                ahead = self.cache.allocate(min(self.limits.growth, row.room - len(row.reserve)), last)
+                row.reserve[:0] = [] if ahead is None else ahead[::-1].tolist()
+            if len(row.reserve) >= count:
+                return np.array([row.reserve.pop() for _ in range(count)], dtype=np.int32)
         while True:
             slots = self.cache.allocate(count, after)
             if slots is not None:
@@ -140,6 +141,7 @@ class RowTable:
         self.cache.release([*row.own, *row.reserve])
         row.node, row.own, row.reserve = None, [], []
         row.in_tree = row.planned = 0
+        row.drafting = False
         self.running.remove(row)
         opened = [spec for spec in self.opens if spec.row == row.id]
         if opened:

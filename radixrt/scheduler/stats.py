@@ -32,6 +32,8 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generation_tokens: int = 0
+    drafts: int = 0
+    accepted_drafts: int = 0
     steps: int = 0
     plan_s: float = 0.0
     step_s: float = 0.0

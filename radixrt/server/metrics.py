@@ -28,6 +28,8 @@ COUNTERS = {
     "prefix_queries_tokens": ("prompt_tokens", "Prompt tokens looked up in the prefix tree."),
     "prefix_hits_tokens": ("cached_tokens", "Prompt tokens found there."),
     "generation_tokens": ("generation_tokens", "Tokens generated."),
+    "draft_tokens": ("draft_tokens", "Tokens guessed (forced by a constraint) and verified."),
+    "accepted_draft_tokens": ("accepted_draft_tokens", "Of these, tokens that held."),
     "steps": ("steps", "Steps of the model runner."),
     "plan_seconds": ("plan_s", "Time spent planning steps."),
     "step_seconds": ("step_s", "Time spent in the model runner."),

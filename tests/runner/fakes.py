@@ -72,7 +72,7 @@ def plan(
     masked: list[int] = (),
     scores: list = (),
 ) -> StepPlan:
-    """entries: {row, tokens, at (first position), slots, private, sample}; spans: (slots, first row, end row)."""
+    """entries: {row, tokens, at (first position), slots, private, sample, drafts}; spans: (slots, first, end row)."""
     ints = lambda values: np.array(list(values), np.int32)  # noqa: E731
     offset, rows_of_spans = 0, []
     for slots, first, end in spans:
@@ -92,6 +92,7 @@ def plan(
         "spans": np.array(rows_of_spans, np.int32).reshape(-1, 4),
         "span_slots": ints(s for slots, _, _ in spans for s in slots),
         "sample": np.array([e.get("sample", True) for e in entries], np.uint8),
+        "drafts": ints(e.get("drafts", 0) for e in entries),
         "masked": ints(masked),
         "scores": list(scores),
     }

@@ -228,6 +228,36 @@ def test_masks_bind_their_rows_and_come_last(model, stepper):
     assert asked == [1]  # only after the forward pass
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_lines_of_a_row_with_guesses_are_what_it_samples_without(model, stepper, temperature):
+    """Right guesses, then a wrong one: each line is the token that one step at a time gives behind the same tokens."""
+    opened = RowOpen(row=0, temperature=temperature, seed=5, logprobs=1)
+    alone = decode(make_stepper(model), [5, 6], 4, opened)
+    wrong = (alone[2] + 1) % V
+    entries = [
+        {"row": 1, "tokens": [9, 9], "at": 0, "slots": [30, 31]},
+        {"row": 0, "tokens": [5, 6, alone[0], alone[1], wrong], "at": 0, "slots": [0, 1, 2, 3, 4], "drafts": 3},
+        {"row": 2, "tokens": [8], "at": 0, "slots": [40], "sample": False},
+    ]
+    opens = [opened, RowOpen(row=1, temperature=0.0), RowOpen(row=2)]
+    masks = mask_of(list(range(V)), list(range(V)), [3], list(range(V)))
+    result = stepper.run(plan(0, entries, opens=opens), no_masks)
+    assert result.tokens.tolist()[:4] == [*model.greedy([9, 9], 1), *alone[:3]]
+    assert len(result.tokens) == 5
+    again = make_stepper(model).run(plan(0, entries, opens=opens, masked=[1]), lambda: StepMasks(step=0, bitmask=masks))
+    assert again.tokens.tolist()[:4] == [*model.greedy([9, 9], 1), alone[0], alone[1], 3]
+    assert result.logprobs[1:4].max() <= 0
+
+
+@pytest.mark.parametrize(
+    ("drafts", "sample", "words"), [(2, True, "fewer"), (-1, True, "fewer"), (1, False, "not sampled")]
+)
+def test_guesses_must_fit_their_row(stepper, drafts, sample, words):
+    entry = {"row": 0, "tokens": [5, 6], "at": 0, "slots": [0, 1], "drafts": drafts, "sample": sample}
+    with pytest.raises(PlanError, match=words):
+        stepper.run(plan(0, [entry], opens=[RowOpen(row=0)]), no_masks)
+
+
 def test_a_dead_row_goes_on_dead_and_its_neighbour_alive(model, stepper):
     entries = [{"row": r, "tokens": [r, 5], "at": 0, "slots": [2 * r, 2 * r + 1]} for r in range(2)]
     opens = [RowOpen(row=r, temperature=0.0) for r in range(2)]

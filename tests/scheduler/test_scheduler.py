@@ -175,11 +175,36 @@ def test_a_constraint_that_is_compiled_later_holds_up_nobody() -> None:
 
 def test_stop_tokens_wait_until_the_grammar_accepts() -> None:
     rig = Rig(2000)
-    stops = tuple(range(2, 40, 2))
+    stops = tuple(range(44, 62, 2))
     number = rig.submit([7, 7], constraint="even 6", max_tokens=40, seed=1, stop_token_ids=stops)
     rig.run()
     assert len(rig.texts[number, 0]) >= 6
     assert not set(rig.texts[number, 0]) & set(stops)
+
+
+@pytest.mark.parametrize("kv_tokens", [120, 4000])
+def test_what_a_constraint_forces_is_guessed_and_changes_nothing(kv_tokens: int) -> None:
+    steps = {}
+    for most in (0, 8):
+        rig = Rig(kv_tokens, max_drafts=most)
+        numbers = [rig.submit([7, i], constraint=f"even {12 + i}", max_tokens=60, seed=i) for i in range(4)]
+        plain = rig.submit([7, 1], max_tokens=20, seed=9, ignore_eos=True)
+        rig.run()
+        for i, number in enumerate(numbers):
+            assert (rig.texts[number, 0], rig.reasons[number, 0]) == expected([7, i], 60, i, f"even {12 + i}")
+        assert len(rig.texts[plain, 0]) == 20
+        idle(rig)
+        steps[most] = rig.scheduler.stats.steps
+        assert (rig.scheduler.stats.accepted_drafts > 20) == (most > 0)
+        assert rig.scheduler.stats.drafts >= rig.scheduler.stats.accepted_drafts
+    assert steps[8] < steps[0]
+
+
+def test_penalties_and_guesses_do_not_mix() -> None:
+    rig = Rig(1000)
+    rig.submit([7, 1], constraint="even 12", max_tokens=60, seed=1, frequency_penalty=0.5)
+    rig.run()
+    assert rig.scheduler.stats.drafts == 0
 
 
 def test_cancelling_frees_everything_at_once() -> None:
@@ -330,6 +355,7 @@ def test_random_histories_give_every_request_its_own_tokens(seed: int) -> None:
         max_num_batched_tokens=rng.choice([9, 40, 128]),
         lookahead=rng.choice([0, 1, 2]),
         growth=rng.choice([1, 4, 16]),
+        max_drafts=rng.choice([0, 2, 8]),
         policy=rng.choice(["lpm", "fcfs"]),
     )
     stems = [[rng.randrange(1, 60) for _ in range(rng.randrange(5, 60))] for _ in range(4)]
