@@ -159,6 +159,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generation_tokens: int = 0
+    draft_tokens: int = 0
+    """Tokens that were guessed (forced by a constraint) and verified in one step with their predecessor."""
+    accepted_draft_tokens: int = 0
     steps: int = 0
     plan_s: float = 0.0
     step_s: float = 0.0
