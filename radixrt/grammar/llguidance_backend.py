@@ -236,7 +236,7 @@ def _unforced(source: str) -> str:
 
 
 def structural_source(tag: StructuralTag, constraint: Constraint, limits: Limits) -> Source:
-    """The library's grammar of a structural tag. A fault in a tag's schema is pointed at inside that schema."""
+    """The library's grammar of a structural tag."""
     from llguidance import LLMatcher
 
     names = [f"tag_{i}" for i in range(len(tag.tags))]
