@@ -90,6 +90,10 @@ class Backends:
                 return Plan(name, source), backend.build(current, source)
             except ConstraintError as error:
                 refused = refused or error
+            except RecursionError as error:
+                raise ConstraintError(
+                    f"this {constraint.kind} refers too deeply into itself to be enforced", param=constraint.kind
+                ) from error
         raise refused or ConstraintError("no back end takes this constraint", param="backend")
 
     def _backend(self, name: str) -> Backend:

@@ -15,7 +15,7 @@ from radixrt.grammar.schema_tree import Node, Tree
 _UNKNOWN = frozenset(
     {"$dynamicRef", "$recursiveRef", "disallow", "divisibleBy", "extends", "unevaluatedItems", "unevaluatedProperties"}
 )
-_MAX_DEPTH = 200
+_MAX_DEPTH = 60
 
 
 class Unsure(Exception):

@@ -294,3 +294,13 @@ def test_refusals_of_the_back_end_are_located(compiler: Backends) -> None:
             compiler.compile(Constraint(kind="json_schema", value=json.dumps(schema)))
         assert caught.value.param == pointer
         assert "<state>" not in caught.value.message
+
+
+def test_a_long_chain_of_references_is_no_crash(compiler: Backends) -> None:
+    chain = {f"n{i}": {"allOf": [{"$ref": f"#/$defs/n{i + 1}"}]} for i in range(600)}
+    made = {"enum": [1, 2], "not": {"$ref": "#/$defs/n0"}, "$defs": {**chain, "n600": {"const": 1}}}
+    with pytest.raises(ConstraintError) as caught:
+        compiler.compile(Constraint(kind="json_schema", value=json.dumps(made)))
+    assert caught.value.param in ("json_schema", "/not")
+    short = {"enum": [1, 2], "not": {"$ref": "#/$defs/n590"}, "$defs": made["$defs"]}
+    compiler.compile(Constraint(kind="json_schema", value=json.dumps(short)))
