@@ -6,22 +6,23 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.errors import InvalidRequest
-from radixrt.messages import Prompt, TokensPrompt
+from radixrt.dialects import Marks
+from radixrt.errors import ConstraintError, InvalidRequest
+from radixrt.messages import ChatPrompt, Prompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import token_array
-from radixrt.results import Delta, Generation, TokenLogprob
+from radixrt.results import Choice, Delta, FinishReason, Generation, ModelInfo, TokenLogprob
 from radixrt.server.body import decoder, read_body
+from radixrt.server.openai_answer import PLAIN, AnswerReader, Reading, message_of
 from radixrt.server.openai_constraints import constraint_of
 from radixrt.server.openai_logprobs import chat_logprobs, prompt_logprobs
 from radixrt.server.openai_messages import chat_prompt
 from radixrt.server.openai_params import chat_sampling
 from radixrt.server.openai_shapes import (
-    AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -30,10 +31,11 @@ from radixrt.server.openai_shapes import (
     ChatLogprobs,
     TokenIds,
     encode,
-    finish,
     json_response,
     usage_body,
 )
+from radixrt.server.openai_thinking import behind
+from radixrt.server.openai_tools import Calls, calls_of, shown_tools
 from radixrt.server.openai_types import ChatRequest
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine
@@ -52,31 +54,39 @@ class Job:
     prompt: Prompt
     sampling: SamplingParams
     constraint: Constraint | None
+    calls: Calls | None
+    marks: Marks | None
     cache_salt: str | None
     priority: int
     with_ids: bool
     with_usage: bool
     prompt_ids: TokenIds = UNSET
+    reading: Reading = PLAIN
+    """How the answers are read; known once the job is settled."""
 
 
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation; streamed with `stream`."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _DECODER, state.limits.body_bytes)
+    engine = state.engine_for(body.model)
+    job = plan(body, state, engine.info)
     try:
-        return await _answer(request, state, body)
+        return await _answer(request, engine, job, stream=bool(body.stream))
+    except ConstraintError as error:
+        if job.calls is not None:
+            error.param = job.calls.place(error.param)
+        raise
     except InvalidRequest as error:
         error.param = _client_s_name(error.param, body)
         raise
 
 
-async def _answer(request: Request, state: ServerState, body: ChatRequest) -> Response:
-    engine = state.engine_for(body.model)
-    job = plan(body, state)
-    if body.stream:
+async def _answer(request: Request, engine: ServingEngine, job: Job, *, stream: bool) -> Response:
+    if stream:
         return await EventStream.open(request, chunks(engine, job))
     async with cancelled_when_gone(request.receive):
-        job = await with_prompt_ids(engine, job)
+        job = await settled(engine, job)
         generation = await engine.agenerate(
             job.prompt,
             job.sampling,
@@ -94,15 +104,23 @@ def _client_s_name(param: str | None, body: ChatRequest) -> str | None:
     return "chat_template_kwargs" if param == "template_kwargs" else param
 
 
-def plan(body: ChatRequest, state: ServerState) -> Job:
+def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
     """Everything that can be wrong with the request is found here, before anything is queued."""
+    calls, constraint = calls_of(body, info), constraint_of(body)
+    if calls is not None and constraint is not None:
+        raise InvalidRequest(
+            "tools constrain the answer already: leave the other constraint out, or give tool_choice 'none'",
+            param="tools",
+        )
     return Job(
         id=f"chatcmpl-{state.new_id()}",
         created=int(state.now()),
         model=state.served_name or "",
-        prompt=chat_prompt(body),
+        prompt=chat_prompt(body, shown_tools(body)),
         sampling=chat_sampling(body),
-        constraint=constraint_of(body),
+        constraint=constraint,
+        calls=calls,
+        marks=Marks(*info.thinking) if info.thinking else None,
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
         with_ids=bool(body.return_token_ids),
@@ -110,12 +128,33 @@ def plan(body: ChatRequest, state: ServerState) -> Job:
     )
 
 
-async def with_prompt_ids(engine: ServingEngine, job: Job) -> Job:
-    """Where the client wants to see the prompt's ids: tokenize it first, and send just those ids."""
-    if not job.with_ids:
-        return job
-    ids = (await engine.atokenize(job.prompt)).ids
-    return replace(job, prompt=TokensPrompt(ids=token_array(ids)), prompt_ids=ids)
+async def settled(engine: ServingEngine, job: Job) -> Job:
+    """The job with what only the rendered prompt tells: whether it ends inside a thought, and its ids where the client
+    wants to see them. What was tokenized is sent as those ids."""
+    calls, prompt, sampling = job.calls, job.prompt, job.sampling
+    made = await engine.atokenize(prompt) if job.marks or job.with_ids else None
+    in_thought = bool(job.marks and made and job.marks.left_open(made.text))
+    constraint = job.constraint
+    if calls is not None:
+        constraint = calls.constraint(job.marks if in_thought else None)
+        if calls.opener_is_control:
+            sampling = structs.replace(sampling, skip_special_tokens=False)
+    elif constraint is not None and job.marks is not None and in_thought:
+        constraint = behind(job.marks, constraint)
+    opening = calls.opening if calls is not None and not in_thought else ""
+    if opening and isinstance(prompt, ChatPrompt):
+        prompt = structs.replace(prompt, opening=opening)
+        made = await engine.atokenize(prompt) if job.with_ids else None
+    if made is not None:
+        prompt = TokensPrompt(ids=token_array(made.ids))
+    return replace(
+        job,
+        prompt=prompt,
+        sampling=sampling,
+        constraint=constraint,
+        prompt_ids=made.ids if made is not None and job.with_ids else UNSET,
+        reading=Reading(calls, job.marks, in_thought, bool(opening)),
+    )
 
 
 def completion(job: Job, generation: Generation) -> ChatCompletion:
@@ -123,26 +162,29 @@ def completion(job: Job, generation: Generation) -> ChatCompletion:
         id=job.id,
         created=job.created,
         model=job.model,
-        choices=[
-            ChatChoice(
-                index=choice.index,
-                message=AssistantMessage(content=choice.text),
-                logprobs=_logprobs(job, choice.logprobs),
-                finish_reason=finish(choice.finish_reason),
-                stop_reason=choice.stop_reason,
-                token_ids=choice.token_ids if job.with_ids else UNSET,
-            )
-            for choice in generation.choices
-        ],
+        choices=[_choice(job, choice) for choice in generation.choices],
         usage=usage_body(generation.usage),
         prompt_token_ids=job.prompt_ids,
         prompt_logprobs=prompt_logprobs(generation.prompt_logprobs or ()) if _scores_prompt(job) else UNSET,
     )
 
 
+def _choice(job: Job, choice: Choice) -> ChatChoice:
+    message, reason = message_of(job.reading, choice.text, choice.finish_reason)
+    return ChatChoice(
+        index=choice.index,
+        message=message,
+        logprobs=_logprobs(job, choice.logprobs),
+        finish_reason=reason,
+        stop_reason=choice.stop_reason,
+        token_ids=choice.token_ids if job.with_ids else UNSET,
+    )
+
+
 async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]:
     """The events of a streamed answer, without the closing [DONE]."""
-    job = await with_prompt_ids(engine, job)
+    job = await settled(engine, job)
+    readers = [AnswerReader(job.reading) for _ in range(job.sampling.n)]
     begun = False
     async with aclosing(
         open_stream(engine, job.prompt, job.sampling, job.constraint, job.cache_salt, job.priority)
@@ -152,10 +194,10 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
             if not begun:
                 begun = True
                 data += _roles(job)
-            if delta.text or delta.logprobs or (job.with_ids and delta.token_ids):
-                data += _chunk(job, _content(job, delta))
+            reader = readers[delta.index]
+            data += b"".join(_chunk(job, choice) for choice in _pieces(job, reader, delta))
             if delta.finish_reason is not None:
-                data += _chunk(job, _end(delta))
+                data += _chunk(job, _end(reader, delta, delta.finish_reason))
             if delta.usage is not None and job.with_usage:
                 last = ChatChunk(
                     id=job.id, created=job.created, model=job.model, choices=[], usage=usage_body(delta.usage)
@@ -167,8 +209,9 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
 
 def _roles(job: Job) -> bytes:
     """The first chunk of every choice, in order of index: the openai package counts on it, whoever is sampled first."""
+    content = "" if job.calls is None else None  # an answer of calls alone has none
     return b"".join(
-        _chunk(job, ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content="")), first=index == 0)
+        _chunk(job, ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=content)), first=index == 0)
         for index in range(job.sampling.n)
     )
 
@@ -182,20 +225,25 @@ def _chunk(job: Job, choice: ChatChunkChoice, first: bool = False) -> bytes:
     return event(encode(chunk))
 
 
-def _content(job: Job, delta: Delta) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index=delta.index,
-        delta=ChatDelta(content=delta.text),
-        logprobs=_logprobs(job, delta.logprobs),
-        token_ids=delta.token_ids if job.with_ids else UNSET,
-    )
+def _pieces(job: Job, reader: AnswerReader, delta: Delta) -> list[ChatChunkChoice]:
+    """What a delta brings to a choice; log-probabilities and ids go with the first piece, or alone."""
+    pieces = reader.push(delta.text)
+    if delta.finish_reason is not None:
+        pieces += reader.end(delta.finish_reason)
+    if not pieces and (delta.logprobs or (job.with_ids and delta.token_ids)):
+        pieces = [ChatDelta(content="") if job.reading.plain else ChatDelta()]
+    choices = [ChatChunkChoice(index=delta.index, delta=piece) for piece in pieces]
+    if choices:
+        choices[0].logprobs = _logprobs(job, delta.logprobs)
+        choices[0].token_ids = delta.token_ids if job.with_ids else UNSET
+    return choices
 
 
-def _end(delta: Delta) -> ChatChunkChoice:
+def _end(reader: AnswerReader, delta: Delta, reason: FinishReason) -> ChatChunkChoice:
     return ChatChunkChoice(
         index=delta.index,
         delta=ChatDelta(),
-        finish_reason=finish(delta.finish_reason) if delta.finish_reason else None,
+        finish_reason=reader.finish_reason(reason),
         stop_reason=delta.stop_reason,
     )
 

@@ -94,7 +94,7 @@ def plan(body: CompletionRequest, state: ServerState) -> Job:
 
 
 def prompts_of(body: CompletionRequest, limit: int) -> list[PlainPrompt]:
-    """The prompts of a request. An empty text is a prompt (it starts from BOS); an empty list is a 400 in any form."""
+    """The prompts of a request. An empty one is a 400 in every form: text, ids, or a list of either."""
     given = body.prompt
     items: Sequence[str | int | list[int]] = [given] if isinstance(given, str) else given
     ids = [item for item in items if isinstance(item, int)]
@@ -102,8 +102,8 @@ def prompts_of(body: CompletionRequest, limit: int) -> list[PlainPrompt]:
         if len(ids) != len(items):
             raise InvalidRequest("prompt mixes token ids with other things", param="prompt")
         items = [ids]
-    if not items or any(isinstance(item, list) and not item for item in items):
-        raise InvalidRequest("prompt must not be an empty list", param="prompt")
+    if not items or any(item in ("", []) for item in items):
+        raise InvalidRequest("prompt must not be empty, nor hold an empty one", param="prompt")
     if len({type(item) for item in items}) > 1:
         raise InvalidRequest("prompt mixes text and token ids", param="prompt")
     if len(items) > limit:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from radixrt.errors import InvalidRequest
 from radixrt.messages import ChatMessage, ChatPrompt
-from radixrt.server.openai_types import ChatRequest, InMessage, ToolCall
+from radixrt.server.openai_types import ChatRequest, InMessage, Tool, ToolCall
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles that are accepted, and the role that the template sees."""
 
 
-def chat_prompt(request: ChatRequest) -> ChatPrompt:
-    """The prompt of a chat request. InvalidRequest names the message and the field at fault."""
+def chat_prompt(request: ChatRequest, tools: list[Tool] | None = None) -> ChatPrompt:
+    """The prompt of a chat request that shows `tools`. InvalidRequest names the message and the field at fault."""
     if not request.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
-    _refuse_tools(request)
     kwargs = request.chat_template_kwargs or {}
     return prompt_of(
-        request.messages, request.add_generation_prompt, request.continue_final_message, template_kwargs=kwargs
+        request.messages,
+        request.add_generation_prompt,
+        request.continue_final_message,
+        template_kwargs=kwargs,
+        tools=tools,
     )
 
 
@@ -31,6 +32,7 @@ def prompt_of(
     continue_final_message: bool | None,
     *,
     template_kwargs: dict[str, Any],
+    tools: list[Tool] | None = None,
 ) -> ChatPrompt:
     open_end = bool(continue_final_message)
     if open_end and add_generation_prompt:
@@ -42,7 +44,15 @@ def prompt_of(
         add_generation_prompt=not open_end if add_generation_prompt is None else add_generation_prompt,
         continue_final_message=open_end,
         template_kwargs=template_kwargs,
+        tools=[_shown(tool) for tool in tools] if tools else None,
     )
+
+
+def _shown(tool: Tool) -> dict[str, Any]:
+    """A tool as templates show it. `strict` is between the client and the server."""
+    spec = tool.function
+    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+    return {"type": tool.type, "function": {name: value for name, value in function.items() if value is not None}}
 
 
 def _message(message: InMessage, where: str) -> ChatMessage:
@@ -50,8 +60,9 @@ def _message(message: InMessage, where: str) -> ChatMessage:
         raise InvalidRequest(
             f"{where}.role is {message.role!r}, but must be one of {', '.join(ROLES)}", param=f"{where}.role"
         )
-    if message.tool_calls and message.role != "assistant":
-        raise InvalidRequest(f"{where}.tool_calls belongs to the role assistant", param=f"{where}.tool_calls")
+    for name in ("tool_calls", "reasoning_content"):
+        if getattr(message, name) and message.role != "assistant":
+            raise InvalidRequest(f"{where}.{name} belongs to the role assistant", param=f"{where}.{name}")
     if message.content is None and message.role != "assistant":
         raise InvalidRequest(f"{where}.content is required", param=f"{where}.content")
     return ChatMessage(
@@ -60,6 +71,7 @@ def _message(message: InMessage, where: str) -> ChatMessage:
         name=message.name,
         tool_calls=[_call(call) for call in message.tool_calls] if message.tool_calls else None,
         tool_call_id=message.tool_call_id,
+        reasoning_content=message.reasoning_content,
     )
 
 
@@ -82,21 +94,6 @@ def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """A call as chat templates expect it: arguments as an object, where they are one."""
-    arguments: dict[str, Any] | str
-    try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        arguments = call.function.arguments  # what a model once wrote need not be JSON; the template shows it as it is
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
-
-
-def _refuse_tools(request: ChatRequest) -> None:
-    choice = request.tool_choice
-    if request.tools and choice != "none":
-        raise InvalidRequest(
-            "tool calling is not available yet; leave tools out or give tool_choice 'none'",
-            param="tools", code="tools_unavailable",
-        )  # fmt: skip
-    if choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice needs tools, which are not available yet", param="tool_choice")
+    """A call as the tokenizer expects it; arguments are kept as text, which need not be JSON."""
+    function = {"name": call.function.name, "arguments": call.function.arguments or "{}"}
+    return {"id": call.id, "type": call.type, "function": function}

@@ -13,7 +13,7 @@ from radixrt.results import FinishReason, Usage
 
 encode = msgspec.json.Encoder().encode
 
-Finish: TypeAlias = Literal["stop", "length"]
+Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 TokenIds: TypeAlias = tuple[int, ...] | list[int] | UnsetType
 
 
@@ -68,10 +68,27 @@ class PromptToken(_Struct, kw_only=True):
 PromptLogprobs: TypeAlias = list[dict[int, PromptToken] | None] | UnsetType
 
 
+class CalledFunction(_Struct, kw_only=True):
+    arguments: str
+    """JSON text; in a stream a piece of it."""
+    name: str | UnsetType = UNSET
+
+
+class ToolCallBody(_Struct, kw_only=True):
+    """A call; in a stream `index` says which one, and id, type and name come with its first piece alone."""
+
+    function: CalledFunction
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+
+
 class AssistantMessage(_Struct, kw_only=True):
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallBody] | UnsetType = UNSET
 
 
 class ChatChoice(_Struct, kw_only=True):
@@ -96,7 +113,9 @@ class ChatCompletion(_Struct, kw_only=True):
 
 class ChatDelta(_Struct, kw_only=True):
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallBody] | UnsetType = UNSET
 
 
 class ChatChunkChoice(_Struct, kw_only=True):

@@ -133,6 +133,33 @@ class ToolCall(_Struct, kw_only=True):
     index: int | None = None
 
 
+class FunctionSpec(_Struct, kw_only=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of an object; absent: the function takes none."""
+    strict: bool | None = None
+    """Enforced whatever it says."""
+
+
+class Tool(_Struct, kw_only=True):
+    function: FunctionSpec
+    type: Literal["function"] = "function"
+
+
+class FunctionName(_Struct, kw_only=True):
+    name: str
+
+
+class NamedChoice(_Struct, kw_only=True):
+    """A tool_choice that names a function."""
+
+    function: FunctionName
+    type: Literal["function"] = "function"
+
+
 class InMessage(_Struct, kw_only=True):
     """One message as clients send it; `audio`, `annotations` and the like are what the SDK's own answers carry."""
 
@@ -141,6 +168,7 @@ class InMessage(_Struct, kw_only=True):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -154,13 +182,13 @@ class ChatRequest(CommonRequest, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     # Harmless or trivially true.
-    parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
     reasoning_effort: Literal["none"] | None = None

@@ -14,7 +14,7 @@ from radixrt.server.body import decoder, read_body
 from radixrt.server.native_types import TokenId
 from radixrt.server.openai_messages import prompt_of
 from radixrt.server.openai_shapes import json_response
-from radixrt.server.openai_types import InMessage
+from radixrt.server.openai_types import InMessage, Tool
 from radixrt.server.state import ServerState
 
 
@@ -29,6 +29,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
     return_token_strs: bool | None = None
 
 
@@ -71,7 +72,7 @@ def prompt_to_tokenize(body: TokenizeRequest) -> Prompt:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+        for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
             if getattr(body, name):
                 raise InvalidRequest(f"{name} needs messages", param=name)
         bos = True if body.add_special_tokens is None else body.add_special_tokens
@@ -85,6 +86,7 @@ def prompt_to_tokenize(body: TokenizeRequest) -> Prompt:
         body.add_generation_prompt,
         body.continue_final_message,
         template_kwargs=body.chat_template_kwargs or {},
+        tools=body.tools,
     )
 
 

@@ -46,7 +46,7 @@ class FakeBackend:
         """Whether a prompt of one token, which has nothing to score, comes with its empty entry."""
         self.info = ModelInfo(
             name="fake", context_length=CONTEXT, kv_tokens=4096, vocab_size=256, dtype="float32", device="cpu",
-            threads=1, eos_token_ids=(), has_chat_template=True,
+            threads=1, eos_token_ids=(), has_chat_template=True, tool_dialect="hermes",
         )  # fmt: skip
         self.seen: list[tuple[Prompt, SamplingParams, Constraint | None, str | None, int]] = []
         self.scored: tuple[str | None, int, float | None] | None = None
@@ -187,7 +187,7 @@ class FakeBackend:
         self, ids: bytes, params: SamplingParams, constraint: Constraint | None, index: int
     ) -> tuple[bytes, str, str | None]:
         text = self.reply if index == 0 else f"{self.reply} ({index})"
-        if constraint is not None:
+        if constraint is not None and constraint.kind != "structural_tag":
             text = {"choice": constraint.choices[-1] if constraint.choices else "", "regex": "abc"}.get(
                 constraint.kind, '{"a":1}'
             )
@@ -243,7 +243,8 @@ def _render(prompt: Prompt) -> bytes:
         return bytes(int(i) for i in prompt.ids)
     assert isinstance(prompt, ChatPrompt)
     turns = [f"<{m.role}>{m.content}{m.tool_calls or ''}" for m in prompt.messages]
-    return ("\n".join(turns) + ("\n<assistant>" if prompt.add_generation_prompt else "")).encode()
+    end = f"\n<assistant>{prompt.opening}" if prompt.add_generation_prompt else ""
+    return ("\n".join(turns) + end).encode()
 
 
 def logprob(token: int) -> float:

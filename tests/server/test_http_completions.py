@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from radixrt.messages import TextPrompt
-
 from .conftest import Served
 from .events import error_of, events, strict
 from .fake_backend import REPLY, logprob
@@ -29,7 +27,9 @@ def test_the_default_limit_is_sixteen(served: Served) -> None:
         assert body["usage"]["completion_tokens"] == 16 and body["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("prompt", [[], [[]], [[65], []], [65, "a"], ["a", [65]], None, 3, [[True]], [-1], [2**40]])
+@pytest.mark.parametrize(
+    "prompt", ["", [""], ["a", ""], [], [[]], [[65], []], [65, "a"], ["a", [65]], None, 3, [[True]], [-1], [2**40]]
+)
 def test_what_is_no_prompt_is_a_400(served: Served, prompt: Any) -> None:
     error = error_of(served.complete(prompt), 400)
     assert error["param"].split("[")[0] == "prompt"
@@ -39,12 +39,6 @@ def test_what_is_no_prompt_is_a_400(served: Served, prompt: Any) -> None:
 def test_a_missing_prompt_is_a_400(served: Served) -> None:
     error = error_of(served.post("/v1/completions", {"max_tokens": 1}), 400)
     assert (error["param"], error["code"]) == ("prompt", "missing_parameter")
-
-
-@pytest.mark.parametrize("prompt", ["", [""]])
-def test_an_empty_text_is_a_prompt(served: Served, prompt: Any) -> None:
-    assert served.complete(prompt).status_code == 200
-    assert served.backend.seen[-1][0] == TextPrompt(text="")
 
 
 def test_several_prompts_several_samples(served: Served) -> None:

@@ -1,0 +1,123 @@
+"""What the dialects ask for, enforced: calls of each family, forced, free, and behind a thought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from radixrt.dialects import DIALECTS, Function, Marks
+from radixrt.errors import ConstraintError
+from radixrt.grammar import Grammar
+from radixrt.grammar.backends import Backends
+from radixrt.params import Constraint
+from radixrt.server.openai_thinking import behind
+from radixrt.server.openai_tools import Calls
+
+Accepts = Callable[[Grammar, str], bool]
+BOOK = {
+    "properties": {"room": {"type": "object", "properties": {"floor": {"type": "integer"}}, "required": ["floor"]}},
+    "required": ["room"],
+}
+FUNCTIONS = (Function.of("book", BOOK, 3), Function.of("now", None, 5))
+MARKS = Marks("<think>", "</think>")
+
+
+def calls(dialect: str, *, forced: bool, many: bool = False, control: bool = False) -> Calls:
+    return Calls(DIALECTS[dialect], FUNCTIONS, forced=forced, many=many, opener_is_control=control)
+
+
+def compiled(compiler: Backends, constraint: Constraint | None) -> Grammar:
+    assert constraint is not None
+    return compiler.compile(constraint)
+
+
+def hermes(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+GOOD = {
+    "hermes": [hermes("book", '{"room": {"floor": 2}}'), hermes("book", '{"room":{"floor":-1}}'), hermes("now", "{}")],
+    "llama": ['{"name": "now", "parameters": {}}', '{"name": "book", "parameters": {"room": {"floor": 2}}}'],
+    "mistral": ['[TOOL_CALLS][{"name": "now", "arguments": {}}]'],
+}
+BAD = {
+    "hermes": [
+        hermes("rm", "{}"), hermes("now", '{"x": 1}'), hermes("book", "{}"), hermes("book", '{"room": {"floor": "2"}}'),
+        hermes("book", '{"room": {"floor": 2, "name": "x"}}'), '<tool_call>{"name":"now","arguments":{}}</tool_call>',
+    ],
+    "llama": ['{"name": "now", "parameters": {"x": 1}}', '{"name":"now","parameters":[]}'],
+    "mistral": ['[TOOL_CALLS][{"name": "rm", "arguments": {}}]', "[TOOL_CALLS] []"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_calls_are_right_or_impossible(name: str, compiler: Backends, accepts: Accepts) -> None:
+    forced = compiled(compiler, calls(name, forced=True).constraint())
+    free = compiled(compiler, calls(name, forced=False, many=True).constraint())
+    for text in GOOD[name]:
+        assert accepts(forced, text) and accepts(free, text), text
+        assert not accepts(forced, f"Well: {text}") and not accepts(forced, text[:-1])
+    for text in BAD[name]:
+        assert not accepts(forced, text) and not accepts(free, text), text
+    assert accepts(free, 'Hello {"name": "Bob"} <tool [TOOL')
+    assert accepts(free, "Hello.\n") and not accepts(forced, "Hello.\n")
+
+
+def test_several_calls(compiler: Backends, accepts: Accepts) -> None:
+    two = f"{hermes('now', '{}')}\n{hermes('now', '{}')}"
+    assert accepts(compiled(compiler, calls("hermes", forced=True, many=True).constraint()), two)
+    assert not accepts(compiled(compiler, calls("hermes", forced=True).constraint()), two)
+    assert accepts(compiled(compiler, calls("hermes", forced=False, many=True).constraint()), f"a {two} b")
+    assert not accepts(compiled(compiler, calls("hermes", forced=False).constraint()), two)
+
+
+def test_an_answer_of_llama_may_be_json_of_another_kind(compiler: Backends, accepts: Accepts) -> None:
+    free = compiled(compiler, calls("llama", forced=False).constraint())
+    assert accepts(free, '{"name": "Bob", "age": 3}') and accepts(free, '{"name": "now"}')
+
+
+def test_behind_a_control_token_only_the_array_is_left(compiler: Backends, accepts: Accepts) -> None:
+    grammar = compiled(compiler, calls("mistral", forced=True, control=True).constraint())
+    assert accepts(grammar, '[{"name": "now", "arguments": {}}]')
+    assert not accepts(grammar, '[TOOL_CALLS][{"name": "now", "arguments": {}}]')
+    assert calls("mistral", forced=False, control=True).constraint() is None
+    with pytest.raises(Exception, match="behind a thought"):
+        calls("mistral", forced=True, control=True).constraint(MARKS)
+
+
+def test_a_call_behind_a_thought(compiler: Backends, accepts: Accepts) -> None:
+    grammar = compiled(compiler, calls("hermes", forced=True).constraint(MARKS))
+    call = hermes("now", "{}")
+    assert accepts(grammar, f"Hm {{}} < >\n</think>\n\n{call}")
+    for text in (call, f"Hm</think>{call}", f"Hm</think>\n\n{call}x", "Hm</think>\n\nNo."):
+        assert not accepts(grammar, text), text
+
+
+@pytest.mark.parametrize(
+    ("constraint", "good", "bad"),
+    [
+        (Constraint(kind="json_schema", value='{"type":"integer"}'), "42", "x"),
+        (Constraint(kind="json_object", any_whitespace=True), '{ "a": 1}', "[1]"),
+        (Constraint(kind="choice", choices=('a "b"', "é")), 'a "b"', "a"),
+        (Constraint(kind="regex", value=r"[a-c]+/\d{2}"), "ab/12", "ab/1"),
+    ],
+)
+def test_a_constraint_behind_a_thought(
+    constraint: Constraint, good: str, bad: str, compiler: Backends, accepts: Accepts
+) -> None:
+    grammar = compiler.compile(behind(MARKS, constraint))
+    for thought in ("", "\nHm, é < /think>\n\nYes.\n"):
+        assert accepts(grammar, f"{thought}</think>\n\n{good}")
+        for text in (f"{bad}", f"</think>\n\n{bad}", f"</think>{good}", f"</think>\n\n{good}!"):
+            assert not accepts(grammar, f"{thought}{text}"), text
+    assert not accepts(grammar, good)
+
+
+def test_a_fault_is_found_in_the_request(compiler: Backends) -> None:
+    bad = Function.of("f", {"properties": {"a": {"type": "string", "pattern": "(?=x)"}}}, 7)
+    asked = Calls(DIALECTS["llama"], (FUNCTIONS[0], bad), forced=False, many=False, opener_is_control=False)
+    with pytest.raises(ConstraintError) as caught:
+        compiled(compiler, asked.constraint())
+    assert asked.place(caught.value.param) == "/tools/7/function/parameters/properties/a/pattern"
+    assert asked.place(None) == asked.place("structural_tag") == "tools"
