@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# A shell starts background jobs with SIGINT ignored, and so would every child of the tests: Ctrl-C must reach them.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
@@ -21,6 +19,11 @@ if TYPE_CHECKING:
     from radixrt import Engine
 
 CASES = Path(os.environ.get("RADIXRT_CASES", Path(__file__).parents[2] / "shared" / "cases"))
+
+
+def pytest_configure() -> None:
+    # A shell starts background jobs with SIGINT ignored, and so would every child of the tests: Ctrl-C must reach them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
