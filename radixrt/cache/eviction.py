@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from radixrt.cache.tree import Node
+from radixrt.cache.node import Node
 
 
 class EvictionPolicy(Protocol):

@@ -22,7 +22,6 @@ from radixrt.grammar import Grammar
 from radixrt.messages import (
     Enqueue,
     FromScheduler,
-    PromptScores,
     Rejected,
     Score,
     StepFailed,
@@ -40,7 +39,7 @@ from radixrt.scheduler.drafts import drafts_for, fill_lines
 from radixrt.scheduler.policy import Policy
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
-from radixrt.scheduler.specs import score_spec, token_delta
+from radixrt.scheduler.specs import prompt_scores, score_spec, token_delta
 from radixrt.scheduler.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -280,26 +279,9 @@ class Scheduler:
             self._send_scores(request)
 
     def _send_scores(self, request: Request) -> None:
-        """All prompt log-probabilities at once, before the request's first token."""
-        start, top = request.sampling.prompt_logprobs_start, request.sampling.prompt_logprobs or 0
-        pieces = list(request.scored)
-        if start == 0:
-            # Nothing comes before the first token: NaN, also where its alternatives would be.
-            unknown = np.full((1, top), np.nan, dtype=np.float32)
-            ids = np.full((1, top), -1, dtype=np.int32)
-            pieces.insert(0, Score(logprobs=np.full(1, np.nan, np.float32), top_ids=ids, top_logprobs=unknown))
-        expected = len(request.prompt) - start
-        if sum(piece.logprobs.size for piece in pieces) < expected:
-            return  # a later chunk is still under way
-        self.outbox.append(
-            PromptScores(
-                request_id=request.id,
-                start=start,
-                logprobs=np.concatenate([piece.logprobs for piece in pieces]),
-                top_ids=np.concatenate([piece.top_ids for piece in pieces]),
-                top_logprobs=np.concatenate([piece.top_logprobs for piece in pieces]),
-            )
-        )
+        scores = prompt_scores(request)
+        if scores is not None:
+            self.outbox.append(scores)
 
     def _take_tokens(self, item: PlannedRow, result: StepResult, first: int) -> None:
         """A row's sampled lines, as far as its guesses held; what was computed for the others is given back."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixrt.messages import RowOpen, ScoreSpec, StepResult, TokenDelta
-from radixrt.scheduler.requests import Limits, Row
+from radixrt.messages import PromptScores, RowOpen, Score, ScoreSpec, StepResult, TokenDelta
+from radixrt.scheduler.requests import Limits, Request, Row
 
 
 def row_open(row: Row, limits: Limits) -> RowOpen:
@@ -44,6 +44,26 @@ def score_spec(row: Row, start: int, count: int) -> ScoreSpec | None:
     request.score_from = end
     targets = np.array(request.prompt[first + 1 : end + 1], dtype=np.int32)
     return ScoreSpec(row_index=0, first=first - start, targets=targets, top=request.sampling.prompt_logprobs or 0)
+
+
+def prompt_scores(request: Request) -> PromptScores | None:
+    """All prompt log-probabilities at once; None while a later chunk of them is still under way."""
+    start, top = request.sampling.prompt_logprobs_start, request.sampling.prompt_logprobs or 0
+    pieces = list(request.scored)
+    if start == 0:
+        # Nothing comes before the first token: NaN, also where its alternatives would be.
+        unknown = np.full((1, top), np.nan, dtype=np.float32)
+        ids = np.full((1, top), -1, dtype=np.int32)
+        pieces.insert(0, Score(logprobs=np.full(1, np.nan, np.float32), top_ids=ids, top_logprobs=unknown))
+    if sum(piece.logprobs.size for piece in pieces) < len(request.prompt) - start:
+        return None
+    return PromptScores(
+        request_id=request.id,
+        start=start,
+        logprobs=np.concatenate([piece.logprobs for piece in pieces]),
+        top_ids=np.concatenate([piece.top_ids for piece in pieces]),
+        top_logprobs=np.concatenate([piece.top_logprobs for piece in pieces]),
+    )
 
 
 def token_delta(row: Row, token: int, result: StepResult, k: int) -> TokenDelta:
