@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from radixrt.backend import Backend, Tokens
 from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.lang.expressions import Role
+from radixrt.lang.pieces import Event, Piece
 from radixrt.messages import ChatMessage, ChatPrompt, TextPrompt
 
 
@@ -60,10 +61,12 @@ class Context:
     rendered: int = 0
     unclosed: bool = False
     turn: Turn | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    """`text` by origin."""
     on_text: Callable[[str], None] = _ignore
 
     def copy(self) -> Context:
-        return replace(self, ids=list(self.ids), turns=list(self.turns), on_text=_ignore)
+        return replace(self, ids=list(self.ids), turns=list(self.turns), pieces=list(self.pieces), on_text=_ignore)
 
     def messages(self) -> list[ChatMessage]:
         """All turns, with the one under way last."""
@@ -90,10 +93,15 @@ class Context:
             self.rendered, self.unclosed = len(self.turns), True
         self.turn = None
 
-    def emit(self, text: str) -> None:
-        """Text whose ids are in `ids` (or about to be): it joins the visible text."""
+    def emit(self, text: str, event: Event | None = None) -> None:
+        """Text whose ids are in `ids` (or about to be): it joins the visible text. `event`: what it was made by."""
         if text:
             self.text += text
+            last = self.pieces[-1] if self.pieces else None
+            if last is not None and last.event is event:
+                self.pieces[-1] = Piece(last.text + text, event)
+            else:
+                self.pieces.append(Piece(text, event))
             self.on_text(text)
 
     def append_generated(self, ids: Sequence[int], text: str) -> None:
@@ -166,6 +174,7 @@ class Context:
             tokens = await backend.atokenize(whole)
             # The text so far is replaced: readers of the growing text are told only of the turns that are new.
             self.ids, self.text, self.pending = list(tokens.ids), tokens.text, ""
+            self.pieces = [Piece(tokens.text)]
             self.on_text("".join(message.content for message in messages[self.rendered :]))
         self.rendered, self.unclosed = len(self.turns), False
 

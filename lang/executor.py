@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 
@@ -58,9 +59,17 @@ class Run:
         """The body has returned or raised."""
         self.body_error: ProgramError | None = None
         self.body_thread: int | None = None
+        self.branches: list[Branch] = []
+        """The trunk first."""
+        self._begun = time.monotonic()
+        self._over_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle_waiters: list[Future[None]] = []
         self._end_texts: list[tuple[Branch, Channel]] = []
+
+    def seconds(self) -> float:
+        """Since the run began; once its work is done, how long that took."""
+        return self._over_s if self._over_s is not None else time.monotonic() - self._begun
 
     @property
     def backend(self) -> Backend:
@@ -107,6 +116,8 @@ class Run:
         """The body is over: nothing more will be appended by it."""
         with self.changed:
             self.ended, self.body_error = True, error
+            if not self.busy:
+                self._over_s = time.monotonic() - self._begun
             ends, self._end_texts = self._end_texts, []
             self.changed.notify_all()
         for branch, channel in ends:
@@ -133,6 +144,8 @@ class Run:
         """To be called with `changed` held; the futures are settled by the caller after it let go."""
         if self.busy:
             return []
+        if self.ended and self._over_s is None:
+            self._over_s = time.monotonic() - self._begun
         waiters, self._idle_waiters = self._idle_waiters, []
         return waiters
 
@@ -146,6 +159,8 @@ class Branch:
         self.parent = parent
         self.context = Context(on_text=self._tell)
         self.scopes: dict[Variable, list[str]] = {}
+        self.inherited = 0
+        """How many of the context's pieces are the parent's."""
         self.error: ProgramError | None = None
         self.usage = Usage()
         """Of this branch and all that were forked from it."""
@@ -154,6 +169,8 @@ class Branch:
         self._task: asyncio.Task[None] | None = None
         self._current: Operation | None = None
         self._readers: list[Channel] = []
+        with run.changed:
+            run.branches.append(self)
 
     # --- from any thread ---------------------------------------------------------------------------------------------
 
@@ -196,6 +213,7 @@ class Branch:
             return
         context.on_text = self._tell
         self.context = context
+        self.inherited = len(context.pieces)
         for channel in self._readers:
             channel.put(context.text)
         self._go()

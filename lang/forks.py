@@ -52,6 +52,11 @@ class Forks(Sequence["ProgramState"]):
             return [state[key] for state in self._states]
         return self._states[key]
 
+    def __setitem__(self, index: int, state: ProgramState) -> None:
+        """Only what `forks[i] += expr` needs: a branch stays the branch it is."""
+        if self._states[index] is not state:
+            raise InvalidRequest("a branch cannot be replaced by another state")
+
     def __iadd__(self, expr: ExprLike) -> Forks:
         """Appends the same to every branch."""
         for state in self._states:

@@ -13,6 +13,7 @@ from radixrt.errors import Aborted, InvalidRequest
 from radixrt.lang.context import cut_ids
 from radixrt.lang.expressions import Gen
 from radixrt.lang.healing import Join, heal_join, healable
+from radixrt.lang.pieces import Event
 from radixrt.lang.variables import GenMeta, Value, Variable
 from radixrt.messages import TokensPrompt
 from radixrt.params import SamplingParams
@@ -29,9 +30,11 @@ async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
     if not context.ids:
         raise InvalidRequest("there is no text to go on from, and the model has no BOS token", param="prompt")
 
+    event = Event("sampled", variable.name, variable.span, branch.run.seconds())
+
     def tell(text: str) -> None:
         variable.channel.put(text)
-        context.emit(text)
+        context.emit(text, event)
 
     join = None
     if text is not None and gen.heal is not False and healable(gen):
@@ -60,6 +63,7 @@ async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
     if join is not None:
         result = _joined(join, result)
     branch.count(result.usage)
+    event.done(branch.run.seconds(), result.usage, result.choices[0])
     raw = [choice.text for choice in result.choices] if gen.sampling.n > 1 else result.text
     variable.resolve(Value(raw, GenMeta(result.choices, result.usage), gen.codec))
 

@@ -12,6 +12,7 @@ from radixrt.lang.capabilities import need, request_fields
 from radixrt.lang.context import Context
 from radixrt.lang.expressions import Gen, Select
 from radixrt.lang.operations import Choose, EndText, Generate, Look, Operation, Prefill
+from radixrt.lang.pieces import Event
 from radixrt.lang.services import OpenAI
 from radixrt.lang.variables import GenMeta, SelectMeta, Value, Variable
 from radixrt.results import Generation
@@ -56,15 +57,18 @@ async def generate(branch: Branch, service: OpenAI, gen: Gen, variable: Variable
     if not chat:
         _show(context)
 
+    event = Event("sampled", variable.name, variable.span, branch.run.seconds())
+
     def tell(text: str) -> None:
         variable.channel.put(text)
         if not chat:
-            context.emit(text)
+            context.emit(text, event)
 
     result = await _send(service, request, fields, tell if branch.run.streaming else None)
     if not branch.run.streaming:
         tell(result.text)
     branch.count(result.usage)
+    event.done(branch.run.seconds(), result.usage, result.choices[0])
     context.append_generated((), result.text)
     branch.wrote(result.text)
     raw = [choice.text for choice in result.choices] if gen.sampling.n > 1 else result.text

@@ -20,6 +20,7 @@ from radixrt.lang.loop import refuse_on_loop
 from radixrt.lang.options import RESERVED, RunOptions
 from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
+from radixrt.lang.trace import note_run
 from radixrt.lang.variables import settled
 from radixrt.lang.workers import bodies
 
@@ -272,6 +273,7 @@ class Function:
                 "no backend: give run(..., backend=engine), or call set_default_backend(engine) once", param="backend"
             )
         run = Run(self.name, chosen, streaming=streaming, options=options)
+        note_run(run)
         return ProgramState(run, Branch(run))
 
     # --- inside ------------------------------------------------------------------------------------------------------

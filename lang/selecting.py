@@ -10,6 +10,7 @@ from radixrt.lang.boundary import option_ids
 from radixrt.lang.choices import decide, spellings
 from radixrt.lang.context import Context, tokenize_text
 from radixrt.lang.expressions import Select
+from radixrt.lang.pieces import Event
 from radixrt.lang.variables import SelectMeta, Value, Variable
 
 if TYPE_CHECKING:
@@ -20,18 +21,20 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
     """A choice that merges with the end of the pending text is scored with the merged token (`boundary.py`); at the
     start of a turn each is scored with and without a leading space (`choices.py`)."""
     backend, context = branch.run.backend, branch.context
+    event = Event("selected", variable.name, variable.span, branch.run.seconds())
     before = await context.open(backend)
     texts = spellings(before, select.choices) if _begins_turn(context, before) else None
     first = not context.ids
     shared, options = await option_ids(backend, "" if texts else before, texts or select.choices, first=first)
     prompt = [*context.ids, *shared] or await beginning(backend)
     result = await backend.ascore(prompt, options, **branch.run.request_options)
-    branch.count(result.usage)
+    usage = result.usage
     logprobs, unconditional = result.logprobs, None
     if select.method == "unconditional_likelihood_normalized":
         bare = await backend.ascore(await beginning(backend), options, **branch.run.request_options)
-        branch.count(bare.usage)
+        usage = usage + bare.usage
         unconditional = bare.logprobs
+    branch.count(usage)
     winner, scores = decide(select.method, options, logprobs, unconditional)
     count = len(select.choices)
     index = winner % count
@@ -45,7 +48,7 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
     context.ids.extend([*shared, *written])
     context.pending = ""
     context.emit(before)
-    context.emit(choice)
+    context.emit(choice, event)
     context.append_generated((), choice)
     branch.wrote(choice)
     variable.channel.put(choice)
@@ -57,6 +60,8 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
         token_ids=tuple(options[i] for i in kept),
         unconditional=tuple(unconditional[i] for i in kept) if unconditional is not None else None,
     )
+    event.choices = tuple(zip(meta.choices, meta.scores, strict=True))
+    event.done(branch.run.seconds(), usage)
     variable.resolve(Value(choice, meta))
 
 

@@ -43,6 +43,7 @@ from radixrt.lang.operations import (
     Prefill,
 )
 from radixrt.lang.reading import decode
+from radixrt.lang.trace import trace_of
 from radixrt.lang.variables import Meta, Value, Variable, settled
 from radixrt.results import Usage
 
@@ -306,6 +307,23 @@ class ProgramState:
         """What this state failed with, or None; waits until what was appended is done."""
         self._rest()
         return self.branch.error or self.run.body_error
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        """What happened in the whole run so far, as plain JSON (`trace.py` says what is in it); waits, never raises."""
+        self._rest()
+        return trace_of(self.run)
+
+    def show(self) -> None:
+        """Prints the run: its text coloured by origin, the tree of forks, totals."""
+        from radixrt.lang.terminal import show
+
+        show(self.trace)
+
+    def _repr_html_(self) -> str:
+        from radixrt.lang.page import fragment
+
+        return fragment(self.trace)
 
     def variables(self) -> dict[str, Variable]:
         """A copy of the names declared so far."""

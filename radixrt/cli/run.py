@@ -34,6 +34,9 @@ def run(
     api_key: Annotated[
         str | None, typer.Option("--api-key", envvar="RADIXRT_API_KEY", help="Key for --base-url.")
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="OUT.html", help="Write what the programs did as one HTML page.")
+    ] = None,
     engine_options: EngineOptions,
 ) -> None:
     """Run a Python script with the default backend of radixrt.lang set.
@@ -46,17 +49,30 @@ def run(
         from radixrt import Client
 
         with Client(base_url, api_key=api_key) as client:
-            run_script(file, context.args, client)
+            run_script(file, context.args, client, trace)
     else:
         from radixrt import Engine
 
         with Stages() as stages, Engine(model, **engine_options, on_progress=stages) as engine:
             stages.close()
-            run_script(file, context.args, engine)
+            run_script(file, context.args, engine, trace)
 
 
-def run_script(file: Path, arguments: list[str], backend: Backend) -> None:
-    """Run `file` as `__main__`, as `python FILE.py ARGUMENTS` would, over `backend`."""
+def run_script(file: Path, arguments: list[str], backend: Backend, trace: Path | None = None) -> None:
+    """Run `file` as `__main__`, as `python FILE.py ARGUMENTS` would, over `backend`.
+
+    `trace` is written however the script ends, with all programs that were run.
+    """
+    if trace is not None:
+        from radixrt.lang.page import page
+        from radixrt.lang.trace import record_runs, trace_of
+
+        with record_runs() as runs:
+            try:
+                run_script(file, arguments, backend)
+            finally:
+                trace.write_text(page(map(trace_of, runs), file.name), encoding="utf-8")
+        return
     from radixrt.lang import set_default_backend
 
     saved_argv, saved_path = sys.argv, sys.path[:]

@@ -88,3 +88,14 @@ def test_the_scripts_exit_code_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "leave.py"
     path.write_text("raise SystemExit(3)\n")
     assert run(str(path)) == 3
+
+
+@pytest.mark.usefixtures("fake_engine")
+def test_the_trace_is_written_however_the_script_ends(script: Path, tmp_path: Path) -> None:
+    page = tmp_path / "out.html"
+    assert run("--trace", str(page), str(script)) == 0
+    assert "<summary>note</summary>" in page.read_text()
+    script.write_text(SCRIPT + "    raise SystemExit(3)\n")
+    page.unlink()
+    assert run("--trace", str(page), str(script)) == 3
+    assert "<summary>note</summary>" in page.read_text()

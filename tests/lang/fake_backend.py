@@ -205,7 +205,12 @@ class FakeBackend:
         answer = constraint.choices[0] if constraint and constraint.kind == "choice" else self.script(text)
         choices = tuple(_choice(i, answer if i == 0 else f"{answer}#{i}", params) for i in range(params.n))
         completion = sum(len(choice.token_ids) for choice in choices)
-        return Generation(choices=choices, usage=Usage(prompt_tokens=len(ids), completion_tokens=completion))
+        return Generation(
+            choices=choices,
+            usage=Usage(
+                prompt_tokens=len(ids), completion_tokens=completion, cached_tokens=min(self.cached, len(ids) - 1)
+            ),
+        )
 
     def _heal(self, ids: list[int], end: str, params: SamplingParams) -> Generation:
         """The next of the pieces that `heals` has for the text's last one, but for those that are forbidden."""

@@ -230,3 +230,16 @@ def test_sixty_four_programs_of_eight_forks_on_eight_threads(backend: FakeBacken
     assert len(backend.prompts) == 64 * (8 + 16 + 1)
     assert backend.active == 0
     assert all(decode(prompt)[:2].isdigit() for prompt in backend.prompts)
+
+
+def test_one_branch_may_be_written_by_its_index(backend: FakeBackend) -> None:
+    @function
+    def program(s):
+        s += "a"
+        forks = s.fork(2)
+        forks[1] += "b" + gen("x")
+        forks.join()
+        with pytest.raises(InvalidRequest, match="cannot be replaced"):
+            forks[0] = forks[1]
+
+    assert program.run(backend=backend)["x"][0] is None
