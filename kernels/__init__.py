@@ -11,12 +11,17 @@ from radixrt.kernels.ops import Kernels
 __all__ = ["AttentionLayout", "Kernels", "select"]
 
 
-def select(device: torch_device | str, *, reference: bool = False) -> Kernels:
-    """The operations for `device`: tuned ones for a CPU; elsewhere, or with `reference`, the plain ones."""
+def select(device: torch_device | str, *, reference: bool = False, native: bool = True) -> Kernels:
+    """The operations for `device`: tuned ones for a CPU; elsewhere, or with `reference`, the plain ones.
+
+    On a CPU those compiled for it, which the first call may compile; torch's operators put together where they cannot
+    be had, and with `native` false.
+    """
     if torch_device(device).type == "cpu" and not reference:
         from radixrt.kernels import cpu
+        from radixrt.kernels.cpu import native as compiled
 
-        return cpu
+        return compiled if native and compiled.available() else cpu
     from radixrt.kernels import torch as plain
 
     return plain

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from radixrt import kernels
 from radixrt.checkpoint import ModelConfig
 from radixrt.kernels import AttentionLayout
+from radixrt.models.narrow import Narrow
 from radixrt.models.rope import Rotary
 
 
@@ -78,6 +79,15 @@ class Layer:
             views |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
         return views
 
+    def linears(self) -> dict[str, tuple[Linear, list[str]]]:
+        """Each product of the layer, and the projections that lie in it, by transformers' names within a layer."""
+        return {
+            "qkv": (self.qkv, ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+            "output": (self.output, ["self_attn.o_proj"]),
+            "gate_up": (self.gate_up, ["mlp.gate_proj", "mlp.up_proj"]),
+            "down": (self.down, ["mlp.down_proj"]),
+        }
+
     def attention(
         self,
         x: torch.Tensor,
@@ -125,6 +135,8 @@ class Decoder:
         self.head = self.embedding if tied else torch.empty_like(self.embedding)
         self.layers = [Layer(config, traits, dtype, device) for _ in range(config.num_layers)]
         self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
+        self.narrow: Narrow | None = None
+        """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""
 
     @property
     def tied(self) -> bool:
@@ -148,6 +160,9 @@ class Decoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """See `CausalLM.forward`."""
+        if self.narrow is not None and len(tokens) <= self.narrow.most_tokens:
+            cos, sin = self.rotary.tables(positions, torch.float32)
+            return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout)
         ops, eps = self.kernels, self.config.rms_norm_eps
         cos, sin = self.rotary.tables(positions, self.dtype)
         residual = F.embedding(tokens, self.embedding)
@@ -163,4 +178,6 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.logits`."""
+        if self.narrow is not None and len(hidden) <= self.narrow.most_tokens:
+            return self.narrow.head(hidden)
         return F.linear(hidden, self.head).float()

@@ -31,6 +31,23 @@ def dequantize(blocks: np.ndarray, tensor: GgufTensor) -> torch.Tensor:
         raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, which is not supported") from error
 
 
+def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """blocks as in `dequantize` -> (bits, q uint8[n, 32], scale, shift float16[n]): w = scale * q + shift, exactly.
+
+    None for a type whose blocks are not of that kind.
+    """
+    data = torch.from_numpy(blocks)
+    scale = data[:, :2].contiguous().view(torch.float16)[:, 0]
+    match tensor.type_name:
+        case "Q4_0":
+            return 4, _nibble_bytes(data[:, 2:]), scale, scale * -8
+        case "Q4_1":
+            return 4, _nibble_bytes(data[:, 4:]), scale, data[:, 2:4].contiguous().view(torch.float16)[:, 0]
+        case "Q8_0":
+            return 8, data[:, 2:] ^ 128, scale, scale * -128
+    return None
+
+
 def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
     """The float16 at byte `at` of each block, as float32[n, 1]."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
@@ -38,7 +55,11 @@ def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
 
 def _nibbles(packed: torch.Tensor) -> torch.Tensor:
     """uint8[n, 16] -> float32[n, 32]: all low halves of the bytes, then all high ones."""
-    return torch.cat([packed & 15, packed >> 4], dim=1).float()
+    return _nibble_bytes(packed).float()
+
+
+def _nibble_bytes(packed: torch.Tensor) -> torch.Tensor:
+    return torch.cat([packed & 15, packed >> 4], dim=1)
 
 
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:

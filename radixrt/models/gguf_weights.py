@@ -10,10 +10,14 @@ import torch
 
 from radixrt.checkpoint import GgufFile, GgufTensor
 from radixrt.checkpoint.gguf_file import GGML_TYPES
-from radixrt.models.dequantize import dequantize
+from radixrt.kernels.cpu.native.packed import Groups
+from radixrt.models.dequantize import as_groups, dequantize
 
 _CHUNK = 1 << 20
 """Elements dequantized at once: the float32 in between stays in the cache."""
+
+_PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
+"""Types that are no blocks of integers."""
 
 _NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -52,14 +56,32 @@ class GgufWeights:
 
     def read(self, name: str, out: torch.Tensor) -> None:
         tensor = self._tensors[name]
-        heads = self._heads.get(name.rsplit(".", 2)[-2]) if ".layers." in name else None
+        heads = self._reordered(name)
         if heads is None:
             self._fill(tensor, out)
             return
         stored = torch.empty(out.shape, dtype=out.dtype)
         self._fill(tensor, stored)
-        pairs = stored.view(heads, -1, 2, *stored.shape[1:])
-        out.view(heads, 2, -1, *stored.shape[1:]).copy_(pairs.transpose(1, 2))
+        out.copy_(_put_back(stored, heads))
+
+    def is_quantized(self, name: str) -> bool:
+        return self._tensors[name].type_name not in _PLAIN
+
+    def groups(self, name: str) -> Groups | None:
+        tensor = self._tensors[name]
+        _, _, block_bytes = GGML_TYPES[tensor.ggml_type]
+        data = self._data[tensor.offset : tensor.offset + tensor.nbytes]
+        parts = as_groups(data.reshape(-1, block_bytes), tensor)
+        if parts is None:
+            return None
+        bits, *columns = parts
+        heads = self._reordered(name)
+        lines = [part.reshape(tensor.shape[0], -1) for part in columns]
+        return Groups(bits, *(lines if heads is None else [_put_back(part, heads) for part in lines]))
+
+    def _reordered(self, name: str) -> int | None:
+        """Heads of a projection whose rows are to be put back."""
+        return self._heads.get(name.rsplit(".", 2)[-2]) if ".layers." in name else None
 
     def close(self) -> None:
         """Let go of the file: the map ends with its last view."""
@@ -75,6 +97,11 @@ class GgufWeights:
             some = lines[at : at + step]
             blocks = data[at * line_bytes : (at + len(some)) * line_bytes].reshape(-1, block_bytes)
             some.copy_(dequantize(blocks, tensor).view(some.shape))
+
+
+def _put_back(stored: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows as the converter has them -> halves of each head one below the other."""
+    return stored.view(heads, -1, 2, *stored.shape[1:]).transpose(1, 2).reshape(stored.shape)
 
 
 def _transformers_name(name: str) -> str:

@@ -10,10 +10,11 @@ import torch
 
 from radixrt.checkpoint import Checkpoint, ModelConfig
 from radixrt.errors import ModelError
-from radixrt.models import llama, mistral, qwen2, qwen3
+from radixrt.models import llama, mistral, narrow, qwen2, qwen3
 from radixrt.models.base import CausalLM
 from radixrt.models.blocks import Decoder, Traits
 from radixrt.models.gguf_weights import GgufWeights
+from radixrt.models.narrow import Weights
 from radixrt.models.weights import SafetensorsWeights, WeightSource
 
 Progress = Callable[[str, float], None]
@@ -38,9 +39,12 @@ def load_model(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    weights: Weights = "auto",
     progress: Progress | None = None,
 ) -> CausalLM:
     """Read the checkpoint's weights into a model of its architecture, in float32 or bfloat16.
+
+    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`narrow.make`).
 
     Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
     or a weight format is not supported. Tensors that the model does not use are named in a warning.
@@ -55,6 +59,7 @@ def load_model(
             _fill(model, source, progress)
             if config.tie_word_embeddings and _HEAD in source.shapes:
                 _keep_other_head(model, source)
+            model.narrow = narrow.make(model, source, weights)
     finally:
         source.close()
     return model

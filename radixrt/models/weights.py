@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from radixrt.errors import ModelError
+from radixrt.kernels.cpu.native.packed import Groups
 
 
 class WeightSource(Protocol):
@@ -19,6 +20,14 @@ class WeightSource(Protocol):
 
     def read(self, name: str, out: torch.Tensor) -> None:
         """Read the tensor into `out` (of its shape), converted to out's dtype. ModelError where it cannot be read."""
+        ...
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether the files hold the tensor as integers with scales."""
+        ...
+
+    def groups(self, name: str) -> Groups | None:
+        """The tensor exactly as the files hold it, where that is in groups of 32 with a scale and a shift."""
         ...
 
     def close(self) -> None: ...
@@ -56,6 +65,12 @@ class SafetensorsWeights:
             out.copy_(self._files[name].get_tensor(name))
         except SafetensorError as error:
             raise ModelError(f"tensor {name} cannot be read: {error}") from error
+
+    def is_quantized(self, name: str) -> bool:
+        return False
+
+    def groups(self, name: str) -> Groups | None:
+        return None
 
     def close(self) -> None:
         self._stack.close()

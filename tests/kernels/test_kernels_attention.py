@@ -1,4 +1,4 @@
-"""Both implementations of tree attention against a float64 reference, on random trees."""
+"""All implementations of tree attention against a float64 reference, on random trees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kernels_trees import Tree, expected, inputs, trees
 
 from radixrt import kernels
-from radixrt.kernels.cpu import pieces
+from radixrt.kernels import Kernels
+from radixrt.kernels.cpu import native, pieces
 
 LONG_RUN = 24
 """Runs count as long from here in these tests, so that small pools hold some."""
@@ -27,7 +28,18 @@ def _short_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "BUCKET_COST", 20)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def check(ops: Kernels, tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int):
+    x = inputs(tree, *shape, dtype, seed)
+    scale = shape[2] ** -0.5
+    truth = expected(tree, x, scale, window)
+    with torch.inference_mode():
+        out = ops.tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), scale, window)
+    assert out.dtype == dtype and out.shape == x.q.shape
+    # NaN anywhere (a slot that nobody may read) fails this too.
+    assert float((out.double() - truth).abs().max()) < TOLERANCE[dtype]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     tree=trees(LONG_RUN),
     shape=st.sampled_from(SHAPES),
@@ -36,18 +48,43 @@ def _short_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     seed=st.integers(0, 2**31),
 )
 def test_matches_float64(
-    tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int
+    plain: Kernels, tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int
 ) -> None:
-    x = inputs(tree, *shape, dtype, seed)
-    scale = shape[2] ** -0.5
-    truth = expected(tree, x, scale, window)
-    for reference in (False, True):
-        ops = kernels.select("cpu", reference=reference)
-        with torch.inference_mode():
-            out = ops.tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), scale, window)
-        assert out.dtype == dtype and out.shape == x.q.shape
-        # NaN anywhere (a slot that nobody may read) fails this too.
-        assert float((out.double() - truth).abs().max()) < TOLERANCE[dtype]
+    check(plain, tree, shape, dtype, window, seed)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    tree=trees(70),  # above the 64 keys that it takes at a time
+    shape=st.sampled_from([*SHAPES, (9, 3, 64), (2, 2, 128), (6, 2, 22)]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    window=st.sampled_from([None, None, 1, 4, 40]),
+    seed=st.integers(0, 2**31),
+)
+def test_compiled_matches_float64(
+    target: str, tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int
+) -> None:
+    check(native, tree, shape, dtype, window, seed)
+
+
+def decode_rows(rows: int, private: int, shared: int) -> Tree:
+    slots = np.random.default_rng(0).permutation(rows * (private + 1) + shared + 7)
+    own = np.split(slots[: rows * (private + 1)], rows)
+    span = slots[-shared:]
+    return Tree(
+        [1] * rows, [row[-1:] for row in own], [np.concatenate([span, row[:-1]]) for row in own],
+        [row[:-1] for row in own], [(span, 0, rows)], len(slots),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.parametrize(("rows", "private", "shared"), [(1, 900, 1), (5, 40, 1300), (40, 3, 130)])
+def test_keys_are_split_among_threads(
+    target: str, rows: int, private: int, shared: int, window: int | None, dtype: torch.dtype
+) -> None:
+    """Long contexts of few rows: several tasks see a part of the keys each. Many rows: several blocks of queries."""
+    check(native, decode_rows(rows, private, shared), (6, 2, 64), dtype, window, 3)
 
 
 def one_row(new: int, context: int, num_slots: int) -> Tree:
@@ -55,19 +92,21 @@ def one_row(new: int, context: int, num_slots: int) -> Tree:
     return Tree([new], [np.arange(context, context + new)], [slots], [slots], [], num_slots)
 
 
-def test_float32_stays_exact_over_long_contexts() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_float32_stays_exact_over_long_contexts(compiled: bool) -> None:
     tree = one_row(3, 3000, 3010)
     x = inputs(tree, 6, 2, 64, torch.float32, 0)
-    out = kernels.select("cpu").tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 0.125)
+    out = kernels.select("cpu", native=compiled).tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 0.125)
     assert float((out.double() - expected(tree, x, 0.125, None)).abs().max()) < 1e-5
 
 
-def test_large_scores_do_not_overflow() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_large_scores_do_not_overflow(compiled: bool) -> None:
     """Partial results whose log-sum-exps lie hundreds apart merge without inf or NaN."""
     tree = one_row(4, 70, 80)
     x = inputs(tree, 4, 2, 16, torch.float32, 1)
     x.keys[:, :30] *= 300
-    out = kernels.select("cpu").tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 1.0)
+    out = kernels.select("cpu", native=compiled).tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 1.0)
     assert float((out.double() - expected(tree, x, 1.0, None)).abs().max()) < 1e-3
 
 
@@ -81,7 +120,7 @@ def test_a_layers_work_on_the_layout_is_done_once(window: int | None, monkeypatc
     layout = tree.layout()
     for seed in range(3):
         x = inputs(tree, 4, 2, 16, torch.float32, seed)
-        out = kernels.select("cpu").tree_attention(x.q, x.k, x.v, x.keys, x.values, layout, 0.25, window)
+        out = kernels.select("cpu", native=False).tree_attention(x.q, x.k, x.v, x.keys, x.values, layout, 0.25, window)
         assert float((out.double() - expected(tree, x, 0.25, window)).abs().max()) < 1e-5
     assert len(calls) == 1
 

@@ -15,9 +15,9 @@ from radixrt.kernels import AttentionLayout, Kernels
 RELATIVE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
 
 
-@pytest.fixture(params=[False, True], ids=["cpu", "torch"])
+@pytest.fixture(params=["torch", "composed", "compiled"])
 def ops(request: pytest.FixtureRequest) -> Kernels:
-    return kernels.select("cpu", reference=request.param)
+    return kernels.select("cpu", reference=request.param == "torch", native=request.param == "compiled")
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -41,10 +41,11 @@ def norm64(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 def test_the_door_leads_to_each_implementation() -> None:
     assert kernels.select("cpu") is not kernels.select("cpu", reference=True)
+    assert kernels.select("cpu", native=False) is not kernels.select("cpu", reference=True)
     assert kernels.select(torch.device("cuda")) is kernels.select("cpu", reference=True)
 
 
-@pytest.mark.parametrize("shape", [(1, 48), (7, 48), (5, 3, 16)])
+@pytest.mark.parametrize("shape", [(1, 48), (7, 48), (5, 3, 16), (2, 23), (40, 577)])
 def test_rms_norm(ops: Kernels, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x, weight = random(*shape, dtype=dtype) * 3, random(shape[-1], dtype=dtype, seed=1)
     assert_close(ops.rms_norm(x, weight, 1e-5), norm64(x, weight, 1e-5), dtype)

@@ -1,0 +1,325 @@
+// Tree attention in place: FlashAttention's online softmax (arXiv 2205.14135, algorithm 1), with the keys of a task
+// split among threads where there are too few tasks, and partial results merged by their log-sum-exp, as
+// Flash-Decoding does (arXiv 2402.19427 appendix; 2501.01005 section 2.2 for the merge).
+//
+// A task is a block of consecutive new tokens and one key-value head. It walks the segments that the block's tokens
+// read, BLOCK keys at a time: the keys are fetched by slot and transposed, the values fetched, once for all the block's
+// queries (all rows under a shared span, all heads of the group), and then everything is small products in the cache.
+#pragma once
+#include <cstdlib>
+
+#include "product.h"
+
+constexpr int64_t BLOCK = 64;          // keys at a time
+constexpr int64_t BLOCK_QUERIES = 96;  // queries (tokens times heads of the group) of a task
+
+// New tokens first..end read slots[at .. at + length]; token first + i sees `before + i + 1` of them at most.
+struct Segment {
+    int64_t at, length, first, end, before, position;  // position: that of the first slot's token (for a window)
+};
+
+struct Reads {
+    int64_t tokens, segments_count, window;  // window 0: none
+    const Segment *segments;
+    const int32_t *slots;
+    const int64_t *positions;
+};
+
+// One layer's tensors: q [tokens, kv_heads * group, width] with q_stride elements between tokens; keys and values
+// [kv_heads, pool, width]; out [tokens, kv_heads * group, width], contiguous, of q's type or float32.
+struct Heads {
+    const void *q, *keys, *values;
+    void *out;
+    int64_t q_stride, pool, kv_heads, group, width, out_float32;
+    float scale;
+};
+
+// How the tasks of a call are cut.
+struct Cut {
+    int64_t block_tokens, blocks, splits;
+    Cut(const Reads &reads, int64_t kv_heads, int64_t group, int threads) {
+        block_tokens = most(1, BLOCK_QUERIES / group);
+        blocks = (reads.tokens + block_tokens - 1) / block_tokens;
+        // A task has a few key blocks at least, and there are some four tasks a thread, so that none waits long.
+        int64_t key_blocks = 0;
+        for (int64_t s = 0; s < reads.segments_count; s++) key_blocks += (reads.segments[s].length + BLOCK - 1) / BLOCK;
+        int64_t wanted = (4 * threads + blocks * kv_heads - 1) / (blocks * kv_heads);
+        splits = threads == 1 ? 1 : most(1, least(least(wanted, 16), key_blocks / (4 * blocks)));
+    }
+    int64_t tasks(int64_t kv_heads) const { return blocks * kv_heads * splits; }
+    // float32s that partial results need: outputs, then largest scores and sums.
+    int64_t partial_floats(int64_t tokens, const Heads &h) const {
+        return splits == 1 ? 0 : splits * tokens * h.kv_heads * h.group * (h.width + 2);
+    }
+};
+
+// Memory that a thread keeps from call to call.
+struct Scratch {
+    char *data = nullptr;
+    size_t size = 0;
+    void *need(size_t bytes) {
+        if (bytes > size) {
+            free(data);
+            size = bytes + bytes / 4;
+            data = (char *)aligned_alloc(64, round_up(size, 64));
+        }
+        return data;
+    }
+    ~Scratch() { free(data); }
+};
+static thread_local Scratch attention_scratch;
+
+// How a pool's elements become 32-bit elements of a product. STEP: keys (of a value) or dimensions (of a key) in one.
+struct FloatPool {
+    typedef float E;
+    typedef Floats Mac;
+    static constexpr int STEP = 1;
+    static inline uint32_t word(const E *x, int64_t i) { return load<uint32_t>(x + i); }
+};
+struct WidenedPool {
+    typedef bf16 E;
+    typedef Floats Mac;
+    static constexpr int STEP = 1;
+    static inline uint32_t word(const E *x, int64_t i) { return (uint32_t)x[i] << 16; }
+};
+#if defined(RADIXRT_BF16)
+struct PairPool {
+    typedef bf16 E;
+    typedef Pairs Mac;
+    static constexpr int STEP = 2;
+    static inline uint32_t word(const E *x, int64_t i) { return load<uint32_t>(x + 2 * i); }
+};
+#endif
+
+#if defined(RADIXRT_AVX512)
+// 16 lines of 16 words -> their columns.
+static inline void transpose16(const uint32_t *const *lines, uint32_t *to, int64_t stride) {
+    __m512i a[16], b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(lines[i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
+        a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
+        a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
+        a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        b[i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88);
+        b[4 + i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
+        b[8 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
+        b[12 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(to + i * stride, _mm512_shuffle_i32x4(b[i], b[8 + i], 0x88));
+        _mm512_storeu_si512(to + (4 + i) * stride, _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0x88));
+        _mm512_storeu_si512(to + (8 + i) * stride, _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd));
+        _mm512_storeu_si512(to + (12 + i) * stride, _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0xdd));
+    }
+}
+#endif
+
+// Keys of `count` slots as columns: to [words, BLOCK]; columns up to the next multiple of VL are zero.
+template <class Pool>
+static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots, int64_t count, uint32_t *to) {
+    const int64_t words = width / Pool::STEP, columns = round_up(count, VL);
+    int64_t done = 0;
+#if defined(RADIXRT_AVX512)
+    if (sizeof(typename Pool::E) * Pool::STEP == 4 && words % 16 == 0) {
+        for (; done < count; done += 16) {
+            static const uint32_t zeros[256] = {};
+            const uint32_t *lines[16];
+            for (int i = 0; i < 16; i++)
+                lines[i] = done + i < count ? (const uint32_t *)(keys + slots[done + i] * width) : nullptr;
+            for (int64_t w = 0; w < words; w += 16) {
+                const uint32_t *part[16];
+                for (int i = 0; i < 16; i++) part[i] = lines[i] ? lines[i] + w : zeros;
+                transpose16(part, to + w * BLOCK + done, BLOCK);
+            }
+        }
+        return;
+    }
+#endif
+    for (; done < count; done++) {
+        const typename Pool::E *key = keys + slots[done] * width;
+        for (int64_t w = 0; w < words; w++) to[w * BLOCK + done] = Pool::word(key, w);
+    }
+    for (; done < columns; done++)
+        for (int64_t w = 0; w < words; w++) to[w * BLOCK + done] = 0;
+}
+
+// Values of `count` slots: to [ceil(count / STEP), wide]; a missing second of a pair and what lies beyond width are 0.
+template <class Pool>
+static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide, const int32_t *slots,
+                         int64_t count, uint32_t *to) {
+    typedef typename Pool::E E;
+    static const E nothing[256] = {};
+    for (int64_t k = 0; k < count; k += Pool::STEP, to += wide) {
+        const E *value = values + slots[k] * width;
+        const E *second = Pool::STEP == 2 && k + 1 < count ? values + slots[k + 1] * width : nothing;
+        int64_t d = 0;
+        for (; d + VL <= width; d += VL) {
+            if (Pool::STEP == 2)
+                store(to + d, __builtin_convertvector(load<vh>(value + d), vu) |
+                                  (__builtin_convertvector(load<vh>(second + d), vu) << 16));
+            else
+                store(to + d, widen(value + d));
+        }
+        for (; d < width; d++) {
+            if (Pool::STEP == 2) {
+                to[d] = (uint32_t)value[d] | (uint32_t)second[d] << 16;
+            } else {
+                float x = ::wide(value[d]);
+                memcpy(to + d, &x, 4);
+            }
+        }
+        for (; d < wide; d++) to[d] = 0;
+    }
+}
+
+template <class Pool>
+static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task, float *partial) {
+    typedef typename Pool::E E;
+    const int64_t split = task % cut.splits, head = task / cut.splits % h.kv_heads;
+    const int64_t block = task / cut.splits / h.kv_heads;
+    const int64_t group = h.group, width = h.width, wide = round_up(width, VL), words = width / Pool::STEP;
+    const int64_t t0 = block * cut.block_tokens, t1 = least(reads.tokens, t0 + cut.block_tokens);
+    const int64_t queries = (t1 - t0) * group;
+    const E *keys = (const E *)h.keys + head * h.pool * width, *values = (const E *)h.values + head * h.pool * width;
+
+    char *memory = (char *)attention_scratch.need(
+        4 * (queries * (words + wide + BLOCK + BLOCK / 2 + 2) + BLOCK * (words + wide)) + 7 * 64);
+    auto take = [&](int64_t count) {
+        void *at = memory;
+        memory += round_up(count * 4, 64);
+        return at;
+    };
+    uint32_t *q = (uint32_t *)take(queries * words), *columns = (uint32_t *)take(BLOCK * words);
+    uint32_t *lines = (uint32_t *)take(BLOCK * wide), *weights = (uint32_t *)take(queries * BLOCK / 2);
+    float *scores = (float *)take(queries * BLOCK), *out = (float *)take(queries * wide);
+    float *top = (float *)take(2 * queries), *total = top + queries;
+
+    for (int64_t i = 0; i < queries; i++) {
+        const E *from = (const E *)h.q + (t0 + i / group) * h.q_stride + (head * group + i % group) * width;
+        for (int64_t w = 0; w < words; w++) q[i * words + w] = Pool::word(from, w);
+        top[i] = NEGATIVE_INFINITY;
+        total[i] = 0;
+    }
+    memset(out, 0, queries * wide * sizeof(float));
+
+    auto cost = [&](const Segment &s) { return least(s.end, t1) - most(s.first, t0) + 2; };
+    int64_t all_work = 0, work = 0;
+    if (cut.splits > 1)
+        for (int64_t s = 0; s < reads.segments_count; s++) {
+            const Segment &segment = reads.segments[s];
+            if (segment.first < t1 && segment.end > t0)
+                all_work += cost(segment) * ((segment.length + BLOCK - 1) / BLOCK);
+        }
+
+    for (int64_t s = 0; s < reads.segments_count; s++) {
+        const Segment &segment = reads.segments[s];
+        if (segment.first >= t1 || segment.end <= t0) continue;
+        const int64_t first = most(segment.first, t0), end = least(segment.end, t1);
+        const int64_t from = (first - t0) * group, count = (end - first) * group;
+        // What token t sees of the segment: slots sees_from(t) .. sees_to(t).
+        auto sees_to = [&](int64_t t) { return least(segment.length, segment.before + t - segment.first + 1); };
+        auto sees_from = [&](int64_t t) {
+            return reads.window ? most(0, reads.positions[t] - reads.window + 1 - segment.position) : 0;
+        };
+        int64_t seen_from = sees_from(first);  // rows of a shared span may stand at any position
+        for (int64_t t = first + 1; reads.window && t < end; t++) seen_from = least(seen_from, sees_from(t));
+        for (int64_t k = 0; k < segment.length; k += BLOCK, work += cost(segment)) {
+            if (cut.splits > 1 && work * cut.splits / most(1, all_work) != split) continue;
+            if (k >= sees_to(end - 1) || k + BLOCK <= seen_from) continue;
+            const int64_t length = least(BLOCK, segment.length - k), padded = round_up(length, VL);
+            const int32_t *slots = reads.slots + segment.at + k;
+            fetch_keys<Pool>(keys, width, slots, length, columns);
+            fetch_values<Pool>(values, width, wide, slots, length, lines);
+            product<typename Pool::Mac>(q + from * words, words, count, columns, BLOCK, padded, words,
+                                        scores + from * BLOCK, BLOCK, false);
+            for (int64_t i = from; i < from + count; i++) {
+                const int64_t token = t0 + i / group;
+                const int64_t a = most(0, sees_from(token) - k), b = least(length, sees_to(token) - k);
+                float *row = scores + i * BLOCK;
+                for (int64_t j = 0; j < least(a, padded); j++) row[j] = NEGATIVE_INFINITY;
+                for (int64_t j = most(0, b); j < padded; j++) row[j] = NEGATIVE_INFINITY;
+                vf best = all(NEGATIVE_INFINITY);
+                for (int64_t j = 0; j < padded; j += VL) best = larger(load<vf>(row + j), best);
+                const float before = top[i], now = largest(best) * h.scale;
+                const float highest = now > before ? now : before;
+                const float base = highest == NEGATIVE_INFINITY ? 0 : highest;  // nothing seen: weights are e^-inf = 0
+                vf added = vf{};
+                for (int64_t j = 0; j < padded; j += VL) {
+                    vf p = exponential(load<vf>(row + j) * h.scale - base);
+                    added += p;
+                    if (Pool::STEP == 2)
+                        narrow((bf16 *)(weights + i * (BLOCK / 2)) + j, p);
+                    else
+                        store(row + j, p);
+                }
+                if (highest > before) {
+                    const float shrink = exponential1(before - base);
+                    total[i] *= shrink;
+                    for (int64_t d = 0; d < wide; d += VL)
+                        store(out + i * wide + d, load<vf>(out + i * wide + d) * shrink);
+                }
+                total[i] += sum(added);
+                top[i] = highest;
+            }
+            if (Pool::STEP == 2)
+                product<typename Pool::Mac>(weights + from * (BLOCK / 2), BLOCK / 2, count, lines, wide, wide,
+                                            (length + 1) / 2, out + from * wide, wide, true);
+            else
+                product<typename Pool::Mac>((const uint32_t *)(scores + from * BLOCK), BLOCK, count, lines, wide, wide,
+                                            length, out + from * wide, wide, true);
+        }
+    }
+
+    const int64_t heads = h.kv_heads * group;
+    for (int64_t i = 0; i < queries; i++) {
+        const int64_t line = (t0 + i / group) * heads + head * group + i % group;
+        if (cut.splits > 1) {
+            const int64_t part = split * reads.tokens * heads + line;
+            memcpy(partial + part * width, out + i * wide, width * sizeof(float));
+            float *sums = partial + cut.splits * reads.tokens * heads * width + 2 * part;
+            sums[0] = top[i];
+            sums[1] = total[i];
+            continue;
+        }
+        for (int64_t d = 0; d < width; d++) {
+            const float x = out[i * wide + d] / total[i];
+            if (h.out_float32)
+                ((float *)h.out)[line * width + d] = x;
+            else
+                narrow1((E *)h.out + line * width + d, x);
+        }
+    }
+}
+
+// Partial results of one query (`line`: token times heads plus head) become its output.
+template <class E>
+static void attention_merge(const Reads &reads, const Heads &h, const Cut &cut, int64_t line, const float *partial) {
+    const int64_t lines = reads.tokens * h.kv_heads * h.group, width = h.width;
+    const float *sums = partial + cut.splits * lines * width;
+    float highest = NEGATIVE_INFINITY, total = 0, weight[16];
+    for (int64_t s = 0; s < cut.splits; s++) highest = fmaxf(highest, sums[2 * (s * lines + line)]);
+    for (int64_t s = 0; s < cut.splits; s++) {
+        weight[s] = exponential1(sums[2 * (s * lines + line)] - highest);
+        total += weight[s] * sums[2 * (s * lines + line) + 1];
+    }
+    for (int64_t d = 0; d < width; d++) {
+        float x = 0;
+        for (int64_t s = 0; s < cut.splits; s++) x += weight[s] * partial[(s * lines + line) * width + d];
+        if (h.out_float32)
+            ((float *)h.out)[line * width + d] = x / total;
+        else
+            narrow1((E *)h.out + line * width + d, x / total);
+    }
+}

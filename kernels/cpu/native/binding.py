@@ -1,0 +1,175 @@
+"""The C functions of library.cpp, and the structures they take.
+
+OpenMP is the one that torch has loaded (both ask for libgomp.so.1), so threads, their number and how they wait are
+shared with torch's own operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from ctypes import POINTER, c_float, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch  # loads the OpenMP that ours must share
+
+from radixrt.kernels.cpu.native.build import build
+
+_log = logging.getLogger(__name__)
+
+SWITCH = "RADIXRT_NATIVE_KERNELS"
+"""Environment variable: 0 keeps to torch's operators."""
+
+
+class Reads(ctypes.Structure):
+    """attention.h, Reads."""
+
+    _fields_ = [
+        ("tokens", c_int64),
+        ("segments_count", c_int64),
+        ("window", c_int64),
+        ("segments", c_void_p),
+        ("slots", c_void_p),
+        ("positions", c_void_p),
+    ]
+
+
+class Heads(ctypes.Structure):
+    """attention.h, Heads."""
+
+    _fields_ = [
+        ("q", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("out", c_void_p),
+        ("q_stride", c_int64),
+        ("pool", c_int64),
+        ("kv_heads", c_int64),
+        ("group", c_int64),
+        ("width", c_int64),
+        ("out_float32", c_int64),
+        ("scale", c_float),
+    ]
+
+
+class Linear(ctypes.Structure):
+    """linear.h, Linear."""
+
+    _fields_ = [
+        ("bits", c_int64),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+    ]
+
+
+class LayerWeights(ctypes.Structure):
+    """forward.h, LayerWeights."""
+
+    _fields_ = [
+        ("input_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("qkv", Linear),
+        ("output", Linear),
+        ("gate_up", Linear),
+        ("down", Linear),
+    ]
+
+
+class Decoder(ctypes.Structure):
+    """forward.h, Decoder."""
+
+    _fields_ = [
+        ("layers", POINTER(LayerWeights)),
+        ("layers_count", c_int64),
+        ("hidden", c_int64),
+        ("inner", c_int64),
+        ("kv_heads", c_int64),
+        ("group", c_int64),
+        ("width", c_int64),
+        ("window", c_int64),
+        ("final_norm", c_void_p),
+        ("eps", c_float),
+        ("scale", c_float),
+    ]
+
+
+class Step(ctypes.Structure):
+    """forward.h, Step."""
+
+    _fields_ = [
+        ("reads", Reads),
+        ("residual", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("slots", c_void_p),
+        ("kv", c_void_p),
+        ("pool", c_int64),
+        ("out", c_void_p),
+        ("scratch", c_void_p),
+    ]
+
+
+_FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
+    "radixrt_features": ([], c_int64),
+    "radixrt_attention": ([POINTER(Reads), POINTER(Heads), c_int64], None),
+    "radixrt_linear": ([POINTER(Linear), c_void_p, c_int64, c_int64, c_void_p], None),
+    "radixrt_packed_bytes": ([c_int64] * 3, c_int64),
+    "radixrt_pack": ([c_int64] * 3 + [c_void_p] * 4, None),
+    "radixrt_forward_bytes": ([POINTER(Decoder), POINTER(Step)], c_int64),
+    "radixrt_forward": ([POINTER(Decoder), POINTER(Step), c_int64], None),
+    "radixrt_add_norm": ([c_void_p, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p, c_int64], None),
+    "radixrt_silu_mul": ([c_void_p, c_int64, c_int64, c_void_p, c_int64], None),
+    "radixrt_rope": ([c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64], None),
+    "radixrt_write_kv": ([c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p] + [c_int64] * 5, None),
+}
+
+_FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni")
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The library; None where it is switched off, cannot be compiled or cannot be loaded. Asked for once a process."""
+    if os.environ.get(SWITCH) == "0":
+        _log.info("%s=0: torch's operators are used", SWITCH)
+        return None
+    path = build()
+    if path is None:
+        return None
+    try:
+        loaded = load(path)
+    except (OSError, AttributeError) as error:
+        _log.warning("the compiled kernels cannot be loaded: plain torch operators are used (%s)", error)
+        return None
+    _log.info("kernels from %s, %s", path, ", ".join(features(loaded)) or "portable code")
+    return loaded
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """The library at `path`, with its functions' types. OSError where it is none for this machine."""
+    loaded = ctypes.CDLL(str(path))
+    for name, (arguments, result) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, result
+    return loaded
+
+
+def features(loaded: ctypes.CDLL) -> list[str]:
+    """What the library was compiled to use."""
+    bits = loaded.radixrt_features()
+    return [name for i, name in enumerate(_FEATURES) if bits >> i & 1]
+
+
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def is_half(tensor: torch.Tensor) -> bool:
+    """Whether it is bfloat16; the functions know that and float32."""
+    return tensor.dtype == torch.bfloat16

@@ -1,0 +1,121 @@
+"""A narrow step through all layers of a decoder in one call (forward.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from radixrt.kernels.cpu.native.binding import Decoder, LayerWeights, Step, is_half, library, pointer
+from radixrt.kernels.cpu.native.packed import NarrowLinear
+from radixrt.kernels.cpu.native.reads import step_reads
+from radixrt.kernels.layout import AttentionLayout
+
+
+@dataclass(frozen=True)
+class NarrowLayer:
+    """One layer: norms of any float type, [N] each; q_norm and k_norm None where heads are not normed.
+
+    qkv gives queries, keys and values one below the other; gate_up the gate above what it gates.
+    """
+
+    input_norm: torch.Tensor
+    mlp_norm: torch.Tensor
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    qkv: NarrowLinear
+    output: NarrowLinear
+    gate_up: NarrowLinear
+    down: NarrowLinear
+
+
+class NarrowDecoder:
+    """Layers and final norm, for steps of few tokens; the pool is bfloat16 or float32. Holds what it points to."""
+
+    def __init__(
+        self,
+        layers: Sequence[NarrowLayer],
+        final_norm: torch.Tensor,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_width: int,
+        eps: float,
+        window: int | None,
+    ) -> None:
+        loaded = library()
+        if loaded is None:
+            raise RuntimeError("a narrow decoder needs the compiled kernels")
+        self._library = loaded
+        self._window = window
+        self._layers = list(layers)
+        self._norms: list[torch.Tensor] = []
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+        structs = (LayerWeights * len(layers))(
+            *(
+                LayerWeights(
+                    input_norm=self._norm(layer.input_norm),
+                    mlp_norm=self._norm(layer.mlp_norm),
+                    q_norm=self._norm(layer.q_norm),
+                    k_norm=self._norm(layer.k_norm),
+                    qkv=layer.qkv.struct,
+                    output=layer.output.struct,
+                    gate_up=layer.gate_up.struct,
+                    down=layer.down.struct,
+                )
+                for layer in layers
+            )
+        )
+        self._struct = Decoder(
+            layers=structs,
+            layers_count=len(layers),
+            hidden=layers[0].qkv.inputs,
+            inner=layers[0].down.inputs,
+            kv_heads=kv_heads,
+            group=heads // kv_heads,
+            width=head_width,
+            window=window or 0,
+            final_norm=self._norm(final_norm),
+            eps=eps,
+            scale=head_width**-0.5,
+        )
+
+    def __call__(
+        self,
+        embedded: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+    ) -> torch.Tensor:
+        """embedded [T, hidden]; cos, sin float32[T, 1, head_width] as `rope` takes them; slots int64[T]; kv [layers, 2,
+        kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, after the final norm.
+        """
+        residual = embedded.to(torch.float32, copy=True)
+        cos, sin, slots = cos.contiguous(), sin.contiguous(), slots.contiguous()
+        out = torch.empty(residual.shape, dtype=kv.dtype)
+        reads = step_reads(layout, self._window)
+        step = Step(
+            reads=reads.reads,
+            residual=residual.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            slots=slots.data_ptr(),
+            kv=kv.data_ptr(),
+            pool=kv.shape[3],
+            out=out.data_ptr(),
+        )
+        needed = self._library.radixrt_forward_bytes(self._struct, step)
+        if needed > self._scratch.numel():
+            self._scratch = torch.empty(needed * 5 // 4, dtype=torch.uint8)
+        step.scratch = self._scratch.data_ptr()
+        self._library.radixrt_forward(self._struct, step, is_half(kv))
+        return out
+
+    def _norm(self, weight: torch.Tensor | None) -> int | None:
+        if weight is None:
+            return None
+        self._norms.append(weight.to(torch.float32, copy=True))
+        return pointer(self._norms[-1])

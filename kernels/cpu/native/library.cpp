@@ -1,0 +1,192 @@
+// The C functions that Python calls. Every pointer is the caller's; nothing is kept. One translation unit, so that one
+// call of the compiler makes the library.
+#include <omp.h>
+
+#include <new>
+
+#include "attention.h"
+#include "forward.h"
+#include "linear.h"
+#include "pointwise.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+#if defined(RADIXRT_BF16)
+typedef PairPool HalfPool;
+#else
+typedef WidenedPool HalfPool;
+#endif
+
+EXPORT int64_t radixrt_features(void) {
+    int64_t features = 0;
+#if defined(__AVX2__)
+    features |= 1;
+#endif
+#if defined(RADIXRT_AVX512)
+    features |= 2;
+#endif
+#if defined(RADIXRT_BF16)
+    features |= 4;
+#endif
+#if defined(RADIXRT_AVX512) && defined(__AVX512VNNI__)
+    features |= 8;
+#endif
+    return features;
+}
+
+template <class Pool> static void attend(const Reads &reads, const Heads &h) {
+    static thread_local Scratch scratch;
+    const Cut cut(reads, h.kv_heads, h.group, omp_get_max_threads());
+    float *partial = (float *)scratch.need(4 * cut.partial_floats(reads.tokens, h) + 64);
+    const int64_t lines = reads.tokens * h.kv_heads * h.group;
+    const bool alone = cut.tasks(h.kv_heads) == 1;
+#pragma omp parallel if (!alone)
+    {
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < cut.tasks(h.kv_heads); i++) attention_task<Pool>(reads, h, cut, i, partial);
+        if (cut.splits > 1) {
+#pragma omp for
+            for (int64_t i = 0; i < lines; i++) attention_merge<typename Pool::E>(reads, h, cut, i, partial);
+        }
+    }
+}
+
+EXPORT void radixrt_attention(const Reads *reads, const Heads *heads, int64_t half) {
+    if (half)
+        attend<HalfPool>(*reads, *heads);
+    else
+        attend<FloatPool>(*reads, *heads);
+}
+
+// y float32[rows, outputs] = x [rows, inputs] (float32, or bfloat16 where `half`) times the weight, plus its bias.
+EXPORT void radixrt_linear(const Linear *w, const void *x, int64_t half, int64_t rows, float *y) {
+    static thread_local Scratch scratch;
+    const int64_t n = rows * w->inputs;
+    char *memory = (char *)scratch.need(3 * n + 8 * (n / GROUP + 1) + 4 * n + 64 * 8);
+    auto take = [&](int64_t bytes) {
+        char *at = memory;
+        memory += round_up(bytes, 64);
+        return at;
+    };
+    Rows ready;
+    ready.half = (bf16 *)take(2 * n);
+    ready.bytes = (int8_t *)take(n);
+    ready.scales = (float *)take(4 * (n / GROUP + 1));
+    ready.sums = (float *)take(4 * (n / GROUP + 1));
+    float *widened = (float *)take(4 * n);
+    Counter counter(0);
+#pragma omp parallel
+    {
+#pragma omp for
+        for (int64_t r = 0; r < rows; r++) {
+            const float *row = (const float *)x + r * w->inputs;
+            if (half) {
+                for (int64_t i = 0; i < w->inputs; i++) widened[r * w->inputs + i] = wide(((const bf16 *)x)[r * w->inputs + i]);
+                row = widened + r * w->inputs;
+            }
+            prepare(row, w->inputs, w->bits, ready, r);
+        }
+        share(counter, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready, rows, y); });
+    }
+}
+
+// Packs q uint8[outputs, inputs] with float16 scales and shifts [outputs, inputs / GROUP] into `to` (see linear.h).
+EXPORT int64_t radixrt_packed_bytes(int64_t bits, int64_t outputs, int64_t inputs) {
+    return round_up(outputs, TILE) * (inputs / GROUP) * group_bytes(bits) / TILE;
+}
+EXPORT void radixrt_pack(int64_t bits, int64_t outputs, int64_t inputs, const uint8_t *q, const uint16_t *scales,
+                         const uint16_t *shifts, uint8_t *to) {
+    const int64_t groups = inputs / GROUP, size = group_bytes(bits);
+#pragma omp parallel for
+    for (int64_t tile = 0; tile < (outputs + TILE - 1) / TILE; tile++) {
+        for (int64_t g = 0; g < groups; g++) {
+            uint8_t *group = to + (tile * groups + g) * size, *lines = group + 4 * TILE;
+            memset(group, 0, size);
+            for (int64_t o = 0; o < least(TILE, outputs - tile * TILE); o++) {
+                const int64_t output = tile * TILE + o;
+                memcpy(group + 2 * o, scales + output * groups + g, 2);
+                memcpy(group + 2 * TILE + 2 * o, shifts + output * groups + g, 2);
+                for (int64_t k = 0; k < GROUP; k++) {
+                    const uint8_t value = q[output * inputs + g * GROUP + k];
+                    if (bits == 8)
+                        lines[k / 4 * 64 + 4 * o + k % 4] = value;
+                    else
+                        lines[k / 4 % 4 * 64 + 4 * o + k % 4] |= k < 16 ? value : value << 4;
+                }
+            }
+        }
+    }
+}
+
+// Bytes of scratch that a step needs.
+EXPORT int64_t radixrt_forward_bytes(const Decoder *d, const Step *step) {
+    const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
+    return Buffers(*d, step->reads.tokens, cut, nullptr).end - (char *)nullptr;
+}
+EXPORT void radixrt_forward(const Decoder *d, const Step *step, int64_t half) {
+    const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
+    const Buffers buffers(*d, step->reads.tokens, cut, (char *)step->scratch);
+    for (int64_t i = 0; i < Buffers::COUNTERS * (d->layers_count + 1); i++) new (buffers.counters + i) Counter(0);
+#pragma omp parallel
+    {
+        if (half)
+            forward<HalfPool>(*d, *step, cut, buffers, omp_get_thread_num(), omp_get_num_threads());
+        else
+            forward<FloatPool>(*d, *step, cut, buffers, omp_get_thread_num(), omp_get_num_threads());
+    }
+}
+
+// Below so many elements a parallel region costs more than it saves.
+constexpr int64_t SERIAL = 8192;
+
+template <class E>
+static void add_norm(E *residual, const E *x, const E *weight, float eps, int64_t rows, int64_t n, E *out) {
+#pragma omp parallel for if (rows * n > SERIAL)
+    for (int64_t r = 0; r < rows; r++) add_norm_row(residual + r * n, x ? x + r * n : nullptr, weight, eps, n, out + r * n);
+}
+EXPORT void radixrt_add_norm(void *residual, const void *x, const void *weight, float eps, int64_t rows, int64_t n,
+                             void *out, int64_t half) {
+    if (half)
+        add_norm((bf16 *)residual, (const bf16 *)x, (const bf16 *)weight, eps, rows, n, (bf16 *)out);
+    else
+        add_norm((float *)residual, (const float *)x, (const float *)weight, eps, rows, n, (float *)out);
+}
+
+template <class E> static void silu_mul(const E *gate_up, int64_t rows, int64_t n, E *out) {
+#pragma omp parallel for if (rows * n > SERIAL)
+    for (int64_t r = 0; r < rows; r++) silu_mul_row(gate_up + 2 * r * n, gate_up + (2 * r + 1) * n, n, out + r * n);
+}
+EXPORT void radixrt_silu_mul(const void *gate_up, int64_t rows, int64_t n, void *out, int64_t half) {
+    if (half)
+        silu_mul((const bf16 *)gate_up, rows, n, (bf16 *)out);
+    else
+        silu_mul((const float *)gate_up, rows, n, (float *)out);
+}
+
+template <class E>
+static void rope(const E *x, int64_t stride, const E *cos, const E *sin, int64_t tokens, int64_t heads, int64_t width, E *out) {
+#pragma omp parallel for if (tokens * heads * width > SERIAL)
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < heads; h++)
+            rotate(x + t * stride + h * width, cos + t * width, sin + t * width, width, out + (t * heads + h) * width);
+}
+EXPORT void radixrt_rope(const void *x, int64_t stride, const void *cos, const void *sin, int64_t tokens, int64_t heads,
+                         int64_t width, void *out, int64_t half) {
+    if (half)
+        rope((const bf16 *)x, stride, (const bf16 *)cos, (const bf16 *)sin, tokens, heads, width, (bf16 *)out);
+    else
+        rope((const float *)x, stride, (const float *)cos, (const float *)sin, tokens, heads, width, (float *)out);
+}
+
+// k, v [tokens, kv_heads, width] (elements between tokens: k_stride, v_stride; of `bytes` bytes each) into the pool.
+EXPORT void radixrt_write_kv(const char *k, int64_t k_stride, const char *v, int64_t v_stride, char *keys, char *values,
+                             const int64_t *slots, int64_t tokens, int64_t kv_heads, int64_t pool, int64_t width,
+                             int64_t bytes) {
+    const int64_t line = width * bytes;
+#pragma omp parallel for if (tokens * kv_heads * width > SERIAL)
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < kv_heads; h++) {
+            memcpy(keys + (h * pool + slots[t]) * line, k + t * k_stride * bytes + h * line, line);
+            memcpy(values + (h * pool + slots[t]) * line, v + t * v_stride * bytes + h * line, line);
+        }
+}

@@ -1,0 +1,86 @@
+"""Weights for narrow steps: bfloat16 as they are, or 8- or 4-bit integers in groups of 32 inputs (layout: linear.h)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from radixrt.kernels.cpu.native.binding import Linear, is_half, library, pointer
+
+GROUP = 32
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A weight [N, K] as integers in groups of 32 inputs: w = scale * q + shift.
+
+    q uint8[N, K] below 2 ** bits; scale, shift float16[N, K / 32].
+    """
+
+    bits: int
+    q: torch.Tensor
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        """float32[N, K]."""
+        parts = self.q.view(*self.scale.shape, GROUP).float()
+        return (parts * self.scale.float()[..., None] + self.shift.float()[..., None]).view(self.q.shape)
+
+
+def quantize(weight: torch.Tensor, bits: int) -> Groups:
+    """The nearest groups to weight [N, K], K a multiple of 32: 8 bits around zero, 4 bits from least to largest."""
+    parts = weight.float().view(len(weight), -1, GROUP)
+    if bits == 8:
+        scale = (parts.abs().amax(-1) / 127).half()
+        shift = scale * -128
+    else:
+        low, high = parts.aminmax(dim=-1)
+        scale, shift = ((high - low) / 15).half(), low.half()
+    inverse = torch.where(scale > 0, 1 / scale.float(), 0)
+    q = (parts - shift.float()[..., None]).mul_(inverse[..., None]).round_().clamp_(0, 2**bits - 1)
+    return Groups(bits, q.to(torch.uint8).view(weight.shape), scale, shift)
+
+
+class NarrowLinear:
+    """x [rows, K] -> float32[rows, N] by the library, for a handful of rows. Holds what it points to."""
+
+    def __init__(self, weight: torch.Tensor | Groups, bias: torch.Tensor | None = None) -> None:
+        """`weight`: bfloat16 [N, K], contiguous, used in place; or groups, which are packed into memory of our own."""
+        loaded = library()
+        if loaded is None:
+            raise RuntimeError("packed weights need the compiled kernels")
+        self._library = loaded
+        if isinstance(weight, Groups):
+            self.bits, (self.outputs, self.inputs) = weight.bits, weight.q.shape
+            self._data = torch.empty(
+                loaded.radixrt_packed_bytes(self.bits, self.outputs, self.inputs), dtype=torch.uint8
+            )
+            q, scale, shift = (part.contiguous() for part in (weight.q, weight.scale, weight.shift))
+            loaded.radixrt_pack(
+                self.bits, self.outputs, self.inputs, q.data_ptr(), scale.data_ptr(), shift.data_ptr(),
+                self._data.data_ptr(),
+            )  # fmt: skip
+        else:
+            self.bits, (self.outputs, self.inputs) = 16, weight.shape
+            self._data = weight
+        self._bias = None if bias is None else bias.float()
+        self.struct = Linear(
+            bits=self.bits,
+            outputs=self.outputs,
+            inputs=self.inputs,
+            weight=self._data.data_ptr(),
+            bias=pointer(self._bias),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that packing took."""
+        return self._data.numel() if self.bits < 16 else 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        y = torch.empty(len(x), self.outputs)
+        self._library.radixrt_linear(self.struct, x.data_ptr(), is_half(x), len(x), y.data_ptr())
+        return y

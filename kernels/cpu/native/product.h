@@ -1,0 +1,64 @@
+// C [rows, columns] = or += A [rows, length] * B [length, columns], for blocks that lie in the first caches.
+//
+// An element of A and of B is 32 bits: a float32, or (where the CPU multiplies them) two neighbours of the summed
+// dimension in bfloat16. columns is a multiple of VL.
+#pragma once
+#include "vec.h"
+
+struct Floats {
+    static inline vf mac(vf acc, uint32_t a, vu b) {
+        float x;
+        memcpy(&x, &a, 4);
+        return acc + x * (vf)b;
+    }
+};
+
+#if defined(RADIXRT_BF16)
+struct Pairs {
+    static inline vf mac(vf acc, uint32_t a, vu b) {
+        return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
+    }
+};
+#endif
+
+template <class Mac, int R, int N>
+static inline void product_tile(const uint32_t *a, int64_t lda, const uint32_t *b, int64_t ldb, int64_t length, float *c,
+                                int64_t ldc, bool add) {
+    vf acc[R][N];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) acc[r][n] = add ? load<vf>(c + r * ldc + n * VL) : vf{};
+    for (int64_t i = 0; i < length; i++) {
+        vu line[N];
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) line[n] = load<vu>(b + i * ldb + n * VL);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int n = 0; n < N; n++) acc[r][n] = Mac::mac(acc[r][n], a[r * lda + i], line[n]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) store(c + r * ldc + n * VL, acc[r][n]);
+}
+
+template <class Mac, int N>
+static void product_columns(const uint32_t *a, int64_t lda, int64_t rows, const uint32_t *b, int64_t ldb,
+                            int64_t length, float *c, int64_t ldc, bool add) {
+    int64_t r = 0;
+    for (; r + 6 <= rows; r += 6) product_tile<Mac, 6, N>(a + r * lda, lda, b, ldb, length, c + r * ldc, ldc, add);
+    for (; r + 3 <= rows; r += 3) product_tile<Mac, 3, N>(a + r * lda, lda, b, ldb, length, c + r * ldc, ldc, add);
+    for (; r < rows; r++) product_tile<Mac, 1, N>(a + r * lda, lda, b, ldb, length, c + r * ldc, ldc, add);
+}
+
+template <class Mac>
+static void product(const uint32_t *a, int64_t lda, int64_t rows, const uint32_t *b, int64_t ldb, int64_t columns,
+                    int64_t length, float *c, int64_t ldc, bool add) {
+    constexpr int WIDEST = VL == 16 ? 4 : 2;  // six rows of it fill the registers
+    int64_t n = 0;
+    for (; n + WIDEST * VL <= columns; n += WIDEST * VL)
+        product_columns<Mac, WIDEST>(a, lda, rows, b + n, ldb, length, c + n, ldc, add);
+    for (; n < columns; n += VL) product_columns<Mac, 1>(a, lda, rows, b + n, ldb, length, c + n, ldc, add);
+}

@@ -1,0 +1,105 @@
+// Vectors that any compiler of the GCC family lowers to what the CPU has: VL floats each.
+//
+// The library is compiled for the machine that runs it (see build.py), so what the CPU can do is known here, at compile
+// time. Only three things are written for one instruction set: products of bfloat16 pairs, products of bytes, and the
+// transposition of a block.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#define RADIXRT_AVX512 1
+constexpr int VL = 16;
+#elif defined(__AVX__)
+constexpr int VL = 8;
+#else
+constexpr int VL = 4;
+#endif
+#if defined(RADIXRT_AVX512) && defined(__AVX512BF16__)
+#define RADIXRT_BF16 1
+#endif
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+
+typedef uint16_t bf16;  // the upper half of a float32
+
+constexpr float NEGATIVE_INFINITY = -__builtin_inff();
+
+template <class V> static inline V load(const void *from) {
+    V v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+template <class V> static inline void store(void *to, V v) { memcpy(to, &v, sizeof v); }
+
+static inline vf all(float x) { return x - vf{}; }
+static inline vf larger(vf a, vf b) { return a > b ? a : b; }
+static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Float32 of VL elements, and back with rounding to nearest even (a NaN stays one).
+static inline vf widen(const float *x) { return load<vf>(x); }
+static inline vf widen(const bf16 *x) { return (vf)(__builtin_convertvector(load<vh>(x), vu) << 16); }
+static inline void narrow(float *to, vf x) { store(to, x); }
+static inline void narrow(bf16 *to, vf x) {
+#if defined(RADIXRT_BF16)
+    store(to, _mm512_cvtneps_pbh((__m512)x));
+#else
+    vu bits = (vu)x;
+    vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    rounded = x == x ? rounded : (bits >> 16) | 0x40;
+    store(to, __builtin_convertvector(rounded, vh));
+#endif
+}
+static inline float wide(float x) { return x; }
+static inline float wide(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+static inline void narrow1(float *to, float x) { *to = x; }
+static inline void narrow1(bf16 *to, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    *to = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
+}
+
+static inline float sum(vf v) {
+    float total = 0;
+    for (int i = 0; i < VL; i++) total += v[i];
+    return total;
+}
+static inline float largest(vf v) {
+    float best = v[0];
+    for (int i = 1; i < VL; i++) best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+// e^x to about 2e-7, relative: 2^n times a polynomial for 2^f, -1/2 <= f <= 1/2. 0 where it would be below 2^-125; NaN for NaN.
+static inline vf exponential(vf x) {
+    vf scaled = x * 1.44269504088896341f;
+    const vf magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+    scaled = scaled > 127.0f ? all(127.0f) : scaled;
+    vf shifted = scaled + magic;
+    vf f = scaled - (shifted - magic);
+    vf p = all(1.535336188e-4f);
+    p = p * f + 1.339887440e-3f;
+    p = p * f + 9.618437357e-3f;
+    p = p * f + 5.550332548e-2f;
+    p = p * f + 2.402264791e-1f;
+    p = p * f + 6.931472028e-1f;
+    p = p * f + 1.0f;
+    vi n = ((vi)shifted - (vi)magic) << 23;
+    return scaled < -125.0f ? vf{} : (vf)((vi)p + n);
+}
+static inline float exponential1(float x) { return exponential(all(x))[0]; }
