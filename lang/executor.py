@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from typing import Any
 
 from radixrt.backend import Backend
 from radixrt.errors import InvalidRequest, RadixrtError
@@ -39,7 +40,12 @@ class Run:
     """One call of a program."""
 
     def __init__(
-        self, program: str, backend: Backend | OpenAI, *, streaming: bool = False, options: RunOptions | None = None
+        self,
+        program: str,
+        backend: Backend | OpenAI | None,
+        *,
+        streaming: bool = False,
+        options: RunOptions | None = None,
     ) -> None:
         self.program = program
         self.service = backend if isinstance(backend, OpenAI) else None
@@ -173,6 +179,13 @@ class Branch:
             run.branches.append(self)
 
     # --- from any thread ---------------------------------------------------------------------------------------------
+
+    def child(self, label: str) -> Branch:
+        """One that waits for a Fork of this branch to start it."""
+        return Branch(self.run, label, self)
+
+    def before_read(self, future: Future[Any]) -> None:
+        """Called by who is about to wait for a result; a plan ends here."""
 
     def submit(self, *operations: Operation) -> None:
         with self.run.changed:

@@ -16,8 +16,9 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.executor import Branch, Run
 from radixrt.lang.expressions import Call
-from radixrt.lang.loop import refuse_on_loop
+from radixrt.lang.loop import loop_thread, refuse_on_loop
 from radixrt.lang.options import RESERVED, RunOptions
+from radixrt.lang.planning import FirstRead, Plan, PlannedBranch, count_prefix, new_run
 from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
 from radixrt.lang.trace import note_run
@@ -209,6 +210,26 @@ class Function:
 
         options = RunOptions(timeout, cache_salt, priority)
         return await arun_batch(self, batch, backend, num_threads, options, progress_bar=progress_bar)
+
+    def explain(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Plan:
+        """What the program will ask for with these arguments, up to its first read of something the model must write.
+
+        Nothing is generated. The body itself is run up to that read, so what it does before it is done (`planning.py`).
+        With a backend (or a default one) the constant prefix is counted in tokens too. `print(f.explain(...))`.
+        """
+        refuse_on_loop("another thread")
+        self._check(args, kwargs)
+        chosen = backend if backend is not None else _default_backend
+        run, trunk = new_run(self.name, chosen)
+        plan = Plan(self.name)
+        try:
+            self._call(ProgramState(run, trunk), args, kwargs)
+        except FirstRead as read:
+            plan.whole, plan.stopped = False, read.span
+        plan.branches = [branch for branch in run.branches if isinstance(branch, PlannedBranch)]
+        if chosen is not None and not isinstance(chosen, OpenAI):
+            asyncio.run_coroutine_threadsafe(count_prefix(plan, chosen), loop_thread().loop).result()
+        return plan
 
     # --- for the other files of this folder --------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ class ProgramState:
 
     def _children(self, labels: list[str]) -> list[ProgramState]:
         path = f"{self.branch.label} > " if self.branch.label else ""
-        branches = [Branch(self.run, path + label, self.branch) for label in labels]
+        branches = [self.branch.child(path + label) for label in labels]
         states = []
         for branch in branches:
             state = ProgramState(self.run, branch, self.variables())
@@ -334,9 +334,11 @@ class ProgramState:
     def _wait(self, future: Future[R]) -> R:
         """What a branch answers; its failure ends the work of the branches beside it."""
         refuse_on_loop("the async twin of this call")
+        self.branch.before_read(future)
         return self._unwrap(future, future.exception())
 
     async def _await(self, future: Future[R]) -> R:
+        self.branch.before_read(future)
         await asyncio.wrap_future(settled(future))
         return self._unwrap(future, future.exception())
 
@@ -363,7 +365,9 @@ class ProgramState:
 
     def _channel(self, name: str | None) -> Channel:
         if name is not None:
-            return self._names.find(name).channel
+            variable = self._names.find(name)
+            self.branch.before_read(variable.future)
+            return variable.channel
         channel = self.branch.read_text()
         self.run.close_at_end(self.branch, channel)
         return channel
