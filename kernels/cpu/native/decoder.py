@@ -91,7 +91,7 @@ class NarrowDecoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """embedded [T, hidden]; cos, sin float32[T, 1, head_width] as `rope` takes them; slots int64[T]; kv [layers, 2,
-        kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, after the final norm.
+        kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, finally normed.
         """
         residual = embedded.to(torch.float32, copy=True)
         cos, sin, slots = cos.contiguous(), sin.contiguous(), slots.contiguous()
