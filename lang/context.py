@@ -13,7 +13,9 @@ are in `ids`, and of the last of these the end marker is missing while `unclosed
 An assistant turn that is only constant text is rendered whole, as chat completions do. One that the model writes is
 opened with the generation prompt, and its parts are appended as they come. A template whose text for a longer
 conversation does not begin with its text for the shorter one makes the backend refuse (`not_incremental`): then the
-whole conversation is rendered once more, generated text included, and the ids are those of chat completions.
+whole conversation is rendered once more, generated text included, and the ids are those of chat completions. So it is
+too after each turn of a template whose generation prompt writes text ("<think>") that it does not write into finished
+turns.
 """
 
 from __future__ import annotations
@@ -60,6 +62,10 @@ class Context:
     turns: list[ChatMessage] = field(default_factory=list)
     rendered: int = 0
     unclosed: bool = False
+    prompt_adds_text: bool | None = None
+    """Of the template; None: not known yet."""
+    prompted: bool = False
+    """The last rendered turn was begun by the generation prompt, since when nothing was rendered."""
     turn: Turn | None = None
     pieces: list[Piece] = field(default_factory=list)
     """`text` by origin."""
@@ -91,6 +97,7 @@ class Context:
         self.turns.append(self.turn.message())
         if self.turn.opened:
             self.rendered, self.unclosed = len(self.turns), True
+            self.prompted = self.turn.role == "assistant" and self.rendered > 1
         self.turn = None
 
     def emit(self, text: str, event: Event | None = None) -> None:
@@ -161,11 +168,16 @@ class Context:
             after=self.rendered,
             after_open=self.unclosed,
         )
+        if self.prompted and self.prompt_adds_text is None:
+            self.prompt_adds_text = await _adds_text(backend, self.turns[: self.rendered - 1])
         try:
-            tokens = await self._turn_tokens(backend, prompt)
+            tokens = None if self.prompted and self.prompt_adds_text else await self._turn_tokens(backend, prompt)
         except RadixrtError as error:
-            if error.code != "not_incremental":
+            # Some templates cannot leave a message open, so nothing can be said to follow it.
+            if error.code != "not_incremental" and not (self.unclosed and error.param == "continue_final_message"):
                 raise
+            tokens = None
+        if tokens is None:
             whole = ChatPrompt(
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
@@ -176,7 +188,7 @@ class Context:
             self.ids, self.text, self.pending = list(tokens.ids), tokens.text, ""
             self.pieces = [Piece(tokens.text)]
             self.on_text("".join(message.content for message in messages[self.rendered :]))
-        self.rendered, self.unclosed = len(self.turns), False
+        self.rendered, self.unclosed, self.prompted = len(self.turns), False, False
 
     async def _turn_tokens(self, backend: Backend, prompt: ChatPrompt) -> Tokens:
         """Appends what the pending text and the turns become; nothing is changed when the backend refuses."""
@@ -193,6 +205,20 @@ class Context:
         self.ids.extend(tokens.ids)
         self.emit(tokens.text)
         return tokens
+
+
+async def _adds_text(backend: Backend, turns: list[ChatMessage]) -> bool:
+    """Whether the generation prompt is more than the beginning of an assistant's turn."""
+    empty = ChatMessage(role="assistant", content="")
+    prompt = ChatPrompt(messages=turns, add_generation_prompt=True, after=len(turns))
+    begun = ChatPrompt(
+        messages=[*turns, empty], add_generation_prompt=False, continue_final_message=True, after=len(turns)
+    )
+    try:
+        asked, opened = await asyncio.gather(backend.atokenize(prompt), backend.atokenize(begun))
+    except InvalidRequest:  # this template does not continue itself: everything is rendered anew in any case
+        return False
+    return asked.text.rstrip() != opened.text.rstrip()
 
 
 async def tokenize_text(backend: Backend, text: str, *, first: bool) -> Tokens:

@@ -50,7 +50,11 @@ def decode(ids: Sequence[int], *, skip_special: bool = False) -> str:
 
 
 def chat_ids(
-    messages: Sequence[tuple[str, str]], *, generation_prompt: bool = False, leave_open: bool = False
+    messages: Sequence[tuple[str, str]],
+    *,
+    generation_prompt: bool = False,
+    leave_open: bool = False,
+    thinks: bool = False,
 ) -> list[int]:
     """The ids of a conversation, written down message by message."""
     ids: list[int] = []
@@ -58,7 +62,9 @@ def chat_ids(
         ids += [START, *encode(f"{role}\n{content}")]
         if not (leave_open and i == len(messages) - 1):
             ids += [END, *encode("\n")]
-    return ids + ([START, *encode("assistant\n")] if generation_prompt else [])
+    if generation_prompt:
+        ids += [START, *encode("assistant\n"), *(encode("<think>\n") if thinks else [])]
+    return ids
 
 
 def logprob(before: Sequence[int], token: int) -> float:
@@ -93,10 +99,13 @@ Script = Callable[[str], str]
 class FakeBackend:
     """`script` gives the continuation of a prompt's text; `gates` and `failures` act where their text ends a prompt."""
 
-    def __init__(self, script: Script | None = None, *, bos: bool = False, incremental: bool = True) -> None:
+    def __init__(
+        self, script: Script | None = None, *, bos: bool = False, incremental: bool = True, thinks: bool = False
+    ) -> None:
         self.script = script or (lambda text: f"<{zlib.crc32(text.encode()) % 997}>")
         self.bos = bos
         self.incremental = incremental
+        self.thinks = thinks
         self.gates: dict[str, Gate] = {}
         self.failures: dict[str, Exception] = {}
         self.prompts: list[list[int]] = []
@@ -152,7 +161,10 @@ class FakeBackend:
             raise InvalidRequest("messages must not be empty", param="messages")
         pairs = [(m.role, m.content) for m in prompt.messages]
         whole = chat_ids(
-            pairs, generation_prompt=prompt.add_generation_prompt, leave_open=prompt.continue_final_message
+            pairs,
+            generation_prompt=prompt.add_generation_prompt,
+            leave_open=prompt.continue_final_message,
+            thinks=self.thinks,
         )
         if not prompt.after:
             return whole

@@ -36,7 +36,7 @@ def test_prompts_equal_the_conversations_ids(backend: FakeBackend) -> None:
 def test_each_turn_is_tokenized_once(backend: FakeBackend) -> None:
     chat.run(backend=backend)
     afters = [prompt.after for prompt in backend.tokenized if isinstance(prompt, ChatPrompt)]
-    assert afters == [0, 3]
+    assert afters == [0, 2, 2, 3]  # between them it is asked, once, whether the generation prompt adds text of its own
 
 
 def test_with_blocks_and_calls_are_the_same(backend: FakeBackend) -> None:
@@ -187,3 +187,31 @@ def test_select_in_a_turn(backend: FakeBackend) -> None:
     opened = chat_ids([("user", "q")], generation_prompt=True)
     assert backend.prompts == [opened + encode("Label:" + state["label"])]
     assert state.messages()[-1]["content"] == "Label:" + state["label"] + state["why"]
+
+
+def test_what_the_generation_prompt_adds_is_not_in_the_turns_that_follow() -> None:
+    backend = FakeBackend(lambda text: "so</think>yes", thinks=True)
+
+    @function
+    def program(s):
+        s += user("One") + assistant(gen("a") + "!" + gen("b", heal=False))
+        s += user("Two") + assistant(gen("c"))
+
+    state = program.run(backend=backend)
+    said = [("user", "One"), ("assistant", "so</think>yes!so</think>yes"), ("user", "Two")]
+    opened = chat_ids(said[:1], generation_prompt=True, thinks=True)
+    assert backend.prompts[0] == opened
+    assert backend.prompts[1] == opened + encode("so</think>yes") + encode("!")  # within a turn all stays
+    assert backend.prompts[2] == chat_ids(said, generation_prompt=True, thinks=True)  # as chat completions have it
+    assert state.ids == chat_ids([*said, ("assistant", "so</think>yes")])
+    assert state.text() == decode(state.ids)
+
+
+def test_a_template_that_adds_nothing_renders_no_turn_twice(backend: FakeBackend) -> None:
+    @function
+    def program(s):
+        s += user("One") + assistant(gen("a")) + user("Two") + assistant(gen("b"))
+
+    program.run(backend=backend)
+    whole = [p for p in backend.tokenized if isinstance(p, ChatPrompt) and not p.after]
+    assert len(whole) == 1
