@@ -18,7 +18,7 @@ MAX_TRIES = 3000
 
 def accepts_text(grammar: Grammar, encode: Encode, text: str) -> bool:
     """Whether a text is taken whole."""
-    matcher = grammar.matcher()
+    matcher = grammar.matcher(any_spelling=True)
     return _feed(matcher, encode, text) and matcher.may_stop
 
 
@@ -32,7 +32,11 @@ def verdict(grammar: Grammar, encode: Encode, value: Any, schema: Any, *, loose:
         return "accepted"
     search = _Search(encode, separators, _ranks(schema))
     try:
-        return "order" if any(end.may_stop for end in search.write(grammar.matcher(), value)) else "refused"
+        return (
+            "order"
+            if any(end.may_stop for end in search.write(grammar.matcher(any_spelling=True), value))
+            else "refused"
+        )
     except _Enough:
         return "refused"
 

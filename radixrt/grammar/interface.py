@@ -81,8 +81,12 @@ class Grammar(Protocol):
         """JSON pointers to the keywords that are enforced by being said in other words."""
         ...
 
-    def matcher(self, end_ids: Sequence[int] = ()) -> Matcher:
+    def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> Matcher:
         """A matcher at the start of the text.
+
+        Where JSON text is certain, the matcher allows only the tokens that the tokenizer itself would write for it (the
+        model's own spelling, and the one that a later prompt with the same text has); with `any_spelling` all that
+        spell it.
 
         `end_ids` are end tokens of this request alone (its stop_token_ids), beside the model's own: they too are
         allowed only where the text may stop, and never as text.

@@ -97,6 +97,8 @@ def json_options(constraint: Constraint) -> dict[str, Any]:
     if constraint.whitespace_pattern is not None:
         check_whitespace(constraint.whitespace_pattern)
         options["whitespace_pattern"] = constraint.whitespace_pattern
+    elif constraint.spaced:
+        options |= {"item_separator": ", ", "key_separator": ": "}
     elif constraint.any_whitespace:
         options["whitespace_pattern"] = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
     return options
@@ -165,6 +167,7 @@ class Compiler:
                 source_bytes=source_bytes(constraint),
                 added=source.added,
                 ignored=source.ignored,
+                canonical=constraint.kind in ("json_schema", "json_object"),
             ),
             constraint,
         )

@@ -62,7 +62,9 @@ class TokenGrammar:
         source_bytes: int,
         ignored: tuple[str, ...] = (),
         added: tuple[str, ...] = (),
+        canonical: bool = False,
     ) -> None:
+        """`canonical`: where the text is certain, only the tokens that the tokenizer itself would write are allowed."""
         self.backend = backend
         self.source_bytes = source_bytes
         self.ignored = ignored
@@ -70,10 +72,12 @@ class TokenGrammar:
         self._tables = tables
         self._limits = limits
         self._start = start
+        self._canonical = canonical
 
-    def matcher(self, end_ids: Sequence[int] = ()) -> TokenMatcher:
+    def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> TokenMatcher:
         ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
-        return TokenMatcher(self._tables, self._limits, self._start.copy(), ends)
+        canonical = self._canonical and not any_spelling
+        return TokenMatcher(self._tables, self._limits, self._start.copy(), ends, canonical=canonical)
 
     def first_mask(self) -> None:
         """Fill a mask on the original, so that copies start with what it builds. Raises what `fill` raises."""
@@ -84,7 +88,7 @@ class TokenGrammar:
 class TokenMatcher:
     """See `interface.Matcher`."""
 
-    def __init__(self, tables: Tables, limits: Limits, steps: Steps, ends: Ends) -> None:
+    def __init__(self, tables: Tables, limits: Limits, steps: Steps, ends: Ends, *, canonical: bool = False) -> None:
         self._tables = tables
         self._limits = limits
         self._steps = steps
@@ -93,6 +97,9 @@ class TokenMatcher:
         self._ended = False
         self._failure: str | None = None
         self._spent_s = 0.0
+        self._canonical = canonical
+        self._forced: list[int] | None = None
+        """What `forced` found in this state, until the state changes."""
 
     @property
     def may_stop(self) -> bool:
@@ -114,7 +121,11 @@ class TokenMatcher:
             raise ValueError(f"the bitmask must be int32[rows, {count}]")
         target[:] = 0
         self._check()
-        if self.must_stop:
+        required = self._required()
+        if required is not None:
+            mask = np.zeros(words(self._tables.width), dtype=np.int32)
+            mask.view(np.uint32)[required >> 5] = 1 << (required & 31)
+        elif self.must_stop:
             mask = self._ends.bits
         else:
             mask = np.zeros(words(self._tables.width), dtype=np.int32)
@@ -139,6 +150,9 @@ class TokenMatcher:
                 raise TokenRefused(f"the end token {token} comes before the text is complete")
             self._ended = True
         else:
+            required = self._required()
+            if required is not None and token != required:
+                raise TokenRefused(f"token {token} spells what is certain here in another way than the tokenizer")
             start = time.thread_time()
             taken = self._is_text(token) and self._steps.accept(token)
             self._clock(start)
@@ -146,11 +160,13 @@ class TokenMatcher:
             if not taken:
                 raise TokenRefused(f"token {token} is not allowed by the constraint here")
         self._tokens.append(token)
+        self._forced = None
 
     def rollback(self, n: int) -> None:
         if not 0 <= n <= len(self._tokens):
             raise ValueError(f"cannot take back {n} of {len(self._tokens)} tokens")
         self._check()
+        self._forced = None
         del self._tokens[len(self._tokens) - n :]
         if n and self._ended:
             self._ended = False
@@ -161,19 +177,33 @@ class TokenMatcher:
 
     def fork(self) -> TokenMatcher:
         self._check()
-        twin = TokenMatcher(self._tables, self._limits, self._steps.copy(), self._ends)
+        twin = TokenMatcher(self._tables, self._limits, self._steps.copy(), self._ends, canonical=self._canonical)
         twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
         return twin
 
     def forced(self) -> list[int]:
         self._check()
-        if self.must_stop:
-            return []
+        if self._forced is None:
+            self._forced = [] if self.must_stop else self._find_forced()
+        return list(self._forced)
+
+    def _find_forced(self) -> list[int]:
         start = time.thread_time()
         found = self._steps.forced(self._tokens)
         self._clock(start)
         self._check()
         return list(takewhile(self._is_text, found))
+
+    def _required(self) -> int | None:
+        """The one token that is allowed where the text is certain; None where there is a choice, or any spelling does.
+
+        A model that did not expect the text would spell it in scraps: tokens that it has not learned from and that the
+        same text, tokenized again in the next turn, does not find in the prefix tree.
+        """
+        if not self._canonical or self.may_stop:
+            return None
+        forced = self.forced()
+        return forced[0] if forced else None
 
     def _is_text(self, token: int) -> bool:
         return 0 <= token < self._tables.vocab_size and bool(self._ends.text[token >> 5] >> (token & 31) & 1)

@@ -315,3 +315,32 @@ def test_logits_narrower_than_the_tokenizer(vocabulary: Vocabulary) -> None:
     assert mask_of(grammar.matcher(), narrow) == {token for token in wide if token < narrow}
     with pytest.raises(TokenRefused):
         grammar.matcher().accept(narrow)
+
+
+def test_json_that_is_certain_is_spelt_as_the_tokenizer_does(compiler: Backends, vocabulary: Vocabulary) -> None:
+    """Forced stretches allow one token each, the tokenizer's own; with any spelling they allow more."""
+    schema = {"properties": {"name": {"const": "the quick brown fox"}}, "required": ["name"]}
+    text = json.dumps({"type": "object", "additionalProperties": False, **schema})
+    grammar = compiler.compile(Constraint(kind="json_schema", value=text))
+    mask = np.zeros((2, -(-compiler.tables.vocab_size // 32)), dtype=np.int32)
+    strict, loose = grammar.matcher(), grammar.matcher(any_spelling=True)
+    wider = 0
+    for token in vocabulary.encode('{"name":"the quick brown fox"}'):
+        strict.fill(mask, 0)
+        loose.fill(mask, 1)
+        assert not (mask[0] & ~mask[1]).any()
+        allowed, spelt = (
+            np.flatnonzero(np.unpackbits(line.view(np.uint8), bitorder="little")).tolist() for line in mask
+        )
+        assert token in allowed
+        if strict.forced():
+            assert allowed == strict.forced()[:1] == [token]
+            wider += len(spelt) > 1
+            for other in [t for t in spelt if t != token][:3]:
+                with pytest.raises(TokenRefused):
+                    strict.accept(other)
+        strict.accept(token)
+        loose.accept(token)
+    assert strict.must_stop
+    assert loose.must_stop
+    assert wider > 2

@@ -56,7 +56,7 @@ class EvenGrammar:
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def matcher(self, end_ids: Sequence[int] = ()) -> EvenMatcher:
+    def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> EvenMatcher:
         return EvenMatcher(self.length, end_ids=(EOS, *end_ids))
 
 
