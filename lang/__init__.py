@@ -1,10 +1,11 @@
 """The language: programs that grow a text with `gen`, `select` and `fork` over any radixrt backend."""
 
+from radixrt.lang.body import set_default_backend
 from radixrt.lang.constructors import assistant, gen, image, select, system, tool, user
 from radixrt.lang.errors import ProgramError, UnknownVariable
 from radixrt.lang.expressions import Expr
 from radixrt.lang.forks import Forks
-from radixrt.lang.program import Function, function, set_default_backend
+from radixrt.lang.program import Function, function
 from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
 from radixrt.lang.variables import GenMeta, SelectMeta

@@ -15,6 +15,7 @@ from radixrt.lang.variables import Variable, settled
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from radixrt.lang.readable import Readable
     from radixrt.lang.state import ProgramState
 
 Errors = Literal["raise", "return"]
@@ -90,7 +91,7 @@ class Forks(Sequence["ProgramState"]):
                 break
         return self._gather(reached, errors)
 
-    def cancel_others(self, failed: ProgramState, error: ProgramError) -> None:
+    def cancel_others(self, failed: Readable, error: ProgramError) -> None:
         """Ends the work of the branches beside the one that failed."""
         for state in self._states:
             if state is not failed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from radixrt.backend import Backend
 from radixrt.lang.channel import Channel
-from radixrt.lang.executor import Branch, Run
+from radixrt.lang.executor import Branch
 from radixrt.lang.operations import (
     AddText,
     BeginScope,
@@ -29,6 +29,7 @@ from radixrt.lang.operations import (
     Prefill,
     Reach,
 )
+from radixrt.lang.run import Run
 from radixrt.lang.services import OpenAI
 from radixrt.lang.spans import Span, here
 

@@ -28,7 +28,8 @@ from radixrt.lang.operations import Look
 from radixrt.lang.pieces import Event, Piece
 
 if TYPE_CHECKING:
-    from radixrt.lang.executor import Branch, Run
+    from radixrt.lang.executor import Branch
+    from radixrt.lang.run import Run
 
 _recorders: list[list[Run]] = []
 

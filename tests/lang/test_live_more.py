@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import radixrt
-from radixrt.lang import assistant, function, gen, select, system, user
+from radixrt.lang import ProgramError, assistant, function, gen, select, system, user
 from radixrt.messages import TextPrompt
 from radixrt.params import SamplingParams
 from tests.server.conftest import serving
@@ -108,3 +109,36 @@ def test_the_readmes_example_runs(engine: Engine, monkeypatch: pytest.MonkeyPatc
     exec(compile(example, str(README), "exec"), names)  # noqa: S102 - our own words
     assert names["state"]["label"] in ("bug", "wish") and names["state"]["reason"]
     assert [state["label"] in ("bug", "wish") for state in names["states"]] == [True, True]
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+def test_a_timeout_frees_the_engine(engine: Engine, client: Client, over_http: bool) -> None:
+    @function
+    def program(s):
+        forks = s.fork(3)
+        forks += "Once upon a time" + gen("tale", max_tokens=4000, ignore_eos=True)
+        forks.join()
+
+    begun = time.monotonic()
+    with pytest.raises(ProgramError) as raised:
+        program.run(backend=client if over_http else engine, timeout=0.5)
+    assert raised.value.code == "timeout"
+    while (stats := engine.stats()).running or stats.waiting:
+        assert time.monotonic() < begun + 2.5, "the requests of a run that timed out still run 2 s later"
+
+
+def test_a_trace_tells_what_the_cache_held(engine: Engine) -> None:
+    policy = "Tickets about money go to the desk in the cellar, all others to the desk upstairs. " * 3
+
+    @function
+    def program(s):
+        s += system(policy) + user("Where do I go?") + assistant(gen("x", max_tokens=3, temperature=0, logprobs=0))
+
+    program.run(backend=engine)
+    state = program.run(backend=engine)
+    pieces = state.trace["branches"][0]["pieces"]
+    assert "".join(piece["text"] for piece in pieces) == state.text()
+    cached = "".join(piece["text"] for piece in pieces if piece["origin"] == "cached")
+    assert policy.strip() in cached and state.text().startswith(cached)
+    sampled = next(piece for piece in pieces if piece["origin"] == "sampled")
+    assert "".join(text for text, _ in sampled["tokens"]) == state["x"]
