@@ -114,6 +114,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """JSON only: allow (bounded) whitespace between tokens; the default is compact JSON."""
     whitespace_pattern: str | None = None
     """JSON only: a regex of what may stand between tokens, at most once in each place; whitespace and nothing else."""
+    spaced: bool = False
+    """Structural tags only: JSON with a space behind each comma and colon, as Python and chat templates write it."""
     lax: bool = False
     """JSON Schema only: enforce what can be; the answer lists the keywords that were left out."""
     backend: Literal["auto", "llguidance", "xgrammar", "outlines"] = "auto"
@@ -130,6 +132,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         _check(
             self.whitespace_pattern is None or (is_json and not self.any_whitespace),
             "whitespace_pattern", "is for JSON, and not beside any_whitespace", self.whitespace_pattern,
+        )  # fmt: skip
+        _check(
+            not self.spaced or (self.kind == "structural_tag" and not (self.any_whitespace or self.whitespace_pattern)),
+            "spaced", "is for structural_tag, without whitespace of its own", self.spaced,
         )  # fmt: skip
         _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
 

@@ -32,6 +32,15 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: tuple[TopLogprob, ...] = ()
 
 
+class ConstraintReport(msgspec.Struct, frozen=True):
+    """What became of a request's constraint."""
+
+    backend: str
+    """The library that enforced it."""
+    ignored: tuple[str, ...] = ()
+    """JSON pointers to the keywords that were not enforced; only where `lax` allowed that."""
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts and times of one request, all samples together; the prompt counts once."""
 
@@ -44,13 +53,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float = 0.0
     """From arrival at the scheduler to the first generated token."""
     total_s: float = 0.0
+    constraint: ConstraintReport | None = None
+    """Where the request had one."""
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{f: getattr(self, f) + getattr(other, f) for f in self.__struct_fields__})
+        sums = {f: getattr(self, f) + getattr(other, f) for f in self.__struct_fields__ if f != "constraint"}
+        return Usage(**sums, constraint=self.constraint or other.constraint)
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +137,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     has_chat_template: bool
     tool_dialect: str | None = None
-    """How the model writes calls (a name in `radixrt.dialects`); None: in a way that is not known, or there is no chat."""
+    """How the model writes calls (a name in `radixrt.dialects`); None: in no way that is known, or there is no chat."""
     tool_opener_is_control: bool = False
     """The text that opens a call is a control token, which no constraint lets the model write."""
     thinking: tuple[str, str] | None = None

@@ -22,15 +22,14 @@ class CallParser:
     Args:
         dialect: how the model writes calls.
         names: the functions there are; what calls another one is no call but text.
-        opened: the prompt ends with the opener.
     """
 
-    def __init__(self, dialect: Dialect, names: Collection[str], *, opened: bool = False) -> None:
+    def __init__(self, dialect: Dialect, names: Collection[str]) -> None:
         self._opener = dialect.opener
         self._syntax = Syntax.of(dialect)
         self._is_head = dialect.is_head
         self._names = names
-        self._state = "head" if opened or not dialect.opener else "text"
+        self._state = "text" if dialect.opener else "head"
         self._first = True
         """The next head is the first behind its opener."""
         self._taken = ""

@@ -26,17 +26,17 @@ class Dialect:
         """Whether a chat template is one of this family."""
         raise NotImplementedError
 
-    def tags(self, functions: Sequence[Function], *, opened: bool) -> list[Format]:
-        """A tag for each function; with `opened` without the opener, which stands in the prompt."""
+    def tags(self, functions: Sequence[Function]) -> list[Format]:
+        """A tag for each function: a whole call."""
         raise NotImplementedError
 
-    def forced(self, functions: Sequence[Function], *, many: bool, opened: bool) -> Format:
+    def forced(self, functions: Sequence[Function], *, many: bool) -> Format:
         """One call, or with `many` one or more where the family writes more, and nothing else."""
-        return formats.separated(self.tags(functions, opened=opened), "\n", many=False)
+        return formats.separated(self.tags(functions), "\n", many=False)
 
     def free(self, functions: Sequence[Function], *, many: bool) -> Format:
         """Any text, in which every call that is opened is a right one."""
-        return formats.triggered([self.opener], self.tags(functions, opened=False), many=False)
+        return formats.triggered([self.opener], self.tags(functions), many=False)
 
     def head(self, function: Function) -> str:
         """The text of a call up to its arguments, as chat templates write it."""

@@ -19,12 +19,11 @@ class Hermes(Dialect):
         # Qwen3-Coder and its kin write XML between the same tags.
         return self.opener in template and "<function=" not in template and "<arg_key>" not in template
 
-    def tags(self, functions: Sequence[Function], *, opened: bool) -> list[Format]:
-        opener = "" if opened else self.opener
-        return [formats.tag(f"{opener}\n{self.head(f)}", f.schema, f"}}\n{self.closer}") for f in functions]
+    def tags(self, functions: Sequence[Function]) -> list[Format]:
+        return [formats.tag(f"{self.opener}\n{self.head(f)}", f.schema, f"}}\n{self.closer}") for f in functions]
 
-    def forced(self, functions: Sequence[Function], *, many: bool, opened: bool) -> Format:
-        return formats.separated(self.tags(functions, opened=opened), "\n", many=many and not opened)
+    def forced(self, functions: Sequence[Function], *, many: bool) -> Format:
+        return formats.separated(self.tags(functions), "\n", many=many)
 
     def free(self, functions: Sequence[Function], *, many: bool) -> Format:
-        return formats.triggered([self.opener], self.tags(functions, opened=False), many=many)
+        return formats.triggered([self.opener], self.tags(functions), many=many)

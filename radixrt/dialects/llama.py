@@ -23,13 +23,13 @@ class Llama(Dialect):
     def knows(self, template: str) -> bool:
         return "<|start_header_id|>" in template and '"parameters": ' in template
 
-    def tags(self, functions: Sequence[Function], *, opened: bool) -> list[Format]:
+    def tags(self, functions: Sequence[Function]) -> list[Format]:
         return [formats.tag(self.head(f), f.schema, "}") for f in functions]
 
     def free(self, functions: Sequence[Function], *, many: bool) -> Format:
         """Only the whole head of a function opens a call: an answer may be JSON with a name of its own."""
         tight = [formats.tag(self.head(f).replace(": ", ":").replace(", ", ","), f.schema, "}") for f in functions]
-        tags = [*self.tags(functions, opened=False), *tight]
+        tags = [*self.tags(functions), *tight]
         return formats.triggered([tag["begin"] for tag in tags], tags, many=False)
 
     def is_head(self, text: str) -> bool:

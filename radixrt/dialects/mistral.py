@@ -22,9 +22,8 @@ class Mistral(Dialect):
         # From v11 on the name stands outside the JSON, before [ARGS] or [CALL_ID].
         return self.opener in template and "[ARGS]" not in template and "[CALL_ID]" not in template
 
-    def tags(self, functions: Sequence[Function], *, opened: bool) -> list[Format]:
-        opener = "" if opened else self.opener
-        return [formats.tag(f"{opener}[{self.head(f)}", f.schema, "}]") for f in functions]
+    def tags(self, functions: Sequence[Function]) -> list[Format]:
+        return [formats.tag(f"{self.opener}[{self.head(f)}", f.schema, "}]") for f in functions]
 
     def new_id(self) -> str:
         """Nine letters and digits: the template refuses others."""

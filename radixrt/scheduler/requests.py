@@ -19,7 +19,7 @@ from radixrt.cache import Ids, Node
 from radixrt.grammar import Grammar, Matcher
 from radixrt.messages import Namespace, Score
 from radixrt.params import Constraint, SamplingParams
-from radixrt.results import Usage
+from radixrt.results import ConstraintReport, Usage
 
 
 class State(Enum):
@@ -105,6 +105,7 @@ class Request:
             queue_s=started - self.arrived,
             ttft_s=first - self.arrived,
             total_s=now - self.arrived,
+            constraint=ConstraintReport(self.grammar.backend, self.grammar.ignored) if self.grammar else None,
         )
 
 

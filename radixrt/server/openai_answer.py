@@ -23,8 +23,8 @@ class Reading:
     marks: Marks | None = None
     in_thought: bool = False
     """The prompt ends inside a thought."""
-    call_opened: bool = False
-    """The prompt ends with what opens a call."""
+    opening: str = ""
+    """What the prompt ends with: the beginning of a call."""
 
     @property
     def plain(self) -> bool:
@@ -41,7 +41,9 @@ class AnswerReader:
     def __init__(self, reading: Reading) -> None:
         calls, marks = reading.calls, reading.marks
         self._thoughts = ThoughtParser(marks, opened=reading.in_thought) if marks else None
-        self._calls = CallParser(calls.dialect, calls.names, opened=reading.call_opened) if calls else None
+        self._calls = CallParser(calls.dialect, calls.names) if calls else None
+        if self._calls is not None:
+            self._calls.push(reading.opening)
         self._new_id = calls.dialect.new_id if calls else str
 
     def push(self, text: str) -> list[ChatDelta]:

@@ -15,7 +15,7 @@ from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.messages import ChatPrompt, Prompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import token_array
-from radixrt.results import Choice, Delta, FinishReason, Generation, ModelInfo, TokenLogprob
+from radixrt.results import Choice, Delta, FinishReason, Generation, ModelInfo, TokenLogprob, Usage
 from radixrt.server.body import decoder, read_body
 from radixrt.server.openai_answer import PLAIN, AnswerReader, Reading, message_of
 from radixrt.server.openai_constraints import constraint_of
@@ -30,6 +30,7 @@ from radixrt.server.openai_shapes import (
     ChatDelta,
     ChatLogprobs,
     TokenIds,
+    details,
     encode,
     json_response,
     usage_body,
@@ -134,14 +135,15 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
     calls, prompt, sampling = job.calls, job.prompt, job.sampling
     made = await engine.atokenize(prompt) if job.marks or job.with_ids else None
     in_thought = bool(job.marks and made and job.marks.left_open(made.text))
-    constraint = job.constraint
+    constraint, opening = job.constraint, ""
     if calls is not None:
-        constraint = calls.constraint(job.marks if in_thought else None)
+        if not in_thought and isinstance(prompt, ChatPrompt) and prompt.add_generation_prompt:
+            opening = calls.opening
+        constraint = calls.constraint(opening, job.marks if in_thought else None)
         if calls.opener_is_control:
             sampling = structs.replace(sampling, skip_special_tokens=False)
     elif constraint is not None and job.marks is not None and in_thought:
         constraint = behind(job.marks, constraint)
-    opening = calls.opening if calls is not None and not in_thought else ""
     if opening and isinstance(prompt, ChatPrompt):
         prompt = structs.replace(prompt, opening=opening)
         made = await engine.atokenize(prompt) if job.with_ids else None
@@ -153,7 +155,7 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
         sampling=sampling,
         constraint=constraint,
         prompt_ids=made.ids if made is not None and job.with_ids else UNSET,
-        reading=Reading(calls, job.marks, in_thought, bool(opening)),
+        reading=Reading(calls, job.marks, in_thought, opening),
     )
 
 
@@ -164,6 +166,7 @@ def completion(job: Job, generation: Generation) -> ChatCompletion:
         model=job.model,
         choices=[_choice(job, choice) for choice in generation.choices],
         usage=usage_body(generation.usage),
+        radixrt=details(generation.usage),
         prompt_token_ids=job.prompt_ids,
         prompt_logprobs=prompt_logprobs(generation.prompt_logprobs or ()) if _scores_prompt(job) else UNSET,
     )
@@ -197,7 +200,7 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
             reader = readers[delta.index]
             data += b"".join(_chunk(job, choice) for choice in _pieces(job, reader, delta))
             if delta.finish_reason is not None:
-                data += _chunk(job, _end(reader, delta, delta.finish_reason))
+                data += _chunk(job, _end(reader, delta, delta.finish_reason), usage=delta.usage)
             if delta.usage is not None and job.with_usage:
                 last = ChatChunk(
                     id=job.id, created=job.created, model=job.model, choices=[], usage=usage_body(delta.usage)
@@ -216,8 +219,9 @@ def _roles(job: Job) -> bytes:
     )
 
 
-def _chunk(job: Job, choice: ChatChunkChoice, first: bool = False) -> bytes:
-    chunk = ChatChunk(id=job.id, created=job.created, model=job.model, choices=[choice])
+def _chunk(job: Job, choice: ChatChunkChoice, first: bool = False, usage: Usage | None = None) -> bytes:
+    """One event; what is said of the constraint goes with the request's last choice."""
+    chunk = ChatChunk(id=job.id, created=job.created, model=job.model, choices=[choice], radixrt=details(usage))
     if job.with_usage:
         chunk.usage = None
     if first:

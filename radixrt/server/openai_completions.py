@@ -20,7 +20,7 @@ from radixrt.server.body import decoder, read_body
 from radixrt.server.openai_constraints import constraint_of
 from radixrt.server.openai_logprobs import TextLogprobsBuilder, prompt_logprobs
 from radixrt.server.openai_params import completion_sampling
-from radixrt.server.openai_shapes import TextChoice, TextCompletion, encode, finish, json_response, usage_body
+from radixrt.server.openai_shapes import TextChoice, TextCompletion, details, encode, finish, json_response, usage_body
 from radixrt.server.openai_types import CompletionRequest
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine
@@ -145,7 +145,8 @@ async def whole(engine: ServingEngine, job: Job) -> TextCompletion:
         usage += generation.usage
         choices += _choices(job, position, generation, heads[position])
     return TextCompletion(
-        id=job.id, created=job.created, model=job.model, choices=choices, usage=usage_body(usage)
+        id=job.id, created=job.created, model=job.model, choices=choices,
+        usage=usage_body(usage), radixrt=details(usage),
     )  # fmt: skip
 
 
@@ -204,7 +205,9 @@ def _piece(
     shown = piece.text or last or (piece.logprobs and piece.logprobs.tokens) or piece.token_ids
     if not shown:
         return b""
-    chunk = TextCompletion(id=job.id, created=job.created, model=job.model, choices=[piece])
+    chunk = TextCompletion(
+        id=job.id, created=job.created, model=job.model, choices=[piece], radixrt=details(delta.usage)
+    )  # fmt: skip
     if job.with_usage:
         chunk.usage = None
     return event(encode(chunk))

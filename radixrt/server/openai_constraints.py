@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import Raw, UnsetType, structs
 
 from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.params import Constraint
@@ -13,6 +14,7 @@ from radixrt.server.openai_types import (
     CommonRequest,
     FormatJsonObject,
     FormatJsonSchema,
+    FormatStructuralTag,
     OptionalRaw,
     ResponseFormat,
     StructuredOutputs,
@@ -34,12 +36,30 @@ def constraint_of(request: CommonRequest) -> Constraint | None:
         found["regex"] = Constraint(kind="regex", value=request.regex)
     if request.choice is not None:
         found["choice"] = Constraint(kind="choice", choices=tuple(request.choice))
-    return _only(found)
+    if request.ebnf is not None:
+        found["ebnf"] = Constraint(kind="grammar", value=request.ebnf)
+    if (tag := _given(request.structural_tag)) is not None:
+        found["structural_tag"] = _tag(tag, "structural_tag")
+    return _with_options(_only(found), request)
+
+
+def _with_options(constraint: Constraint | None, request: CommonRequest) -> Constraint | None:
+    """The constraint with the request's `backend` and `lax`, which stand beside every spelling of one."""
+    options = {"backend": request.backend, "lax": request.lax or None}
+    given = {name: value for name, value in options.items() if value is not None}
+    if constraint is not None:
+        return structs.replace(constraint, **given)
+    if given:
+        raise InvalidRequest(f"{next(iter(given))} needs a constraint", param=next(iter(given)))
+    return None
 
 
 def _of_format(form: ResponseFormat | None) -> Constraint | None:
     if isinstance(form, FormatJsonObject):
         return Constraint(kind="json_object")
+    if isinstance(form, FormatStructuralTag):
+        raw = {name: value for name in ("structures", "triggers", "format") if (value := _given(getattr(form, name)))}
+        return Constraint(kind="structural_tag", value=msgspec.json.encode(raw).decode())
     if not isinstance(form, FormatJsonSchema):
         return None
     spec = form.json_schema
@@ -57,16 +77,18 @@ def _of_format(form: ResponseFormat | None) -> Constraint | None:
 
 def _of_structured_outputs(spec: StructuredOutputs) -> Constraint:
     where = "structured_outputs"
-    if _given(spec.structural_tag) is not None:
-        raise InvalidRequest("structural tags are not available yet", param=f"{where}.structural_tag")
     found: dict[str, Constraint] = {}
-    loose = spec.disable_any_whitespace is False
+    spaces = _whitespace(spec, where)
     if (schema := _given(spec.json)) is not None:
-        found[f"{where}.json"] = _schema(schema, f"{where}.json", loose)
+        found[f"{where}.json"] = structs.replace(_schema(schema, f"{where}.json"), **spaces)
     if spec.json_object:
-        found[f"{where}.json_object"] = Constraint(kind="json_object", any_whitespace=loose)
-    if spec.disable_any_whitespace is not None and not found:
-        raise InvalidRequest("disable_any_whitespace is for JSON only", param=f"{where}.disable_any_whitespace")
+        found[f"{where}.json_object"] = Constraint(kind="json_object", **spaces)
+    if (tag := _given(spec.structural_tag)) is not None:
+        found[f"{where}.structural_tag"] = structs.replace(_tag(tag, f"{where}.structural_tag"), **spaces)
+    if not found:
+        for name in ("disable_any_whitespace", "whitespace_pattern"):
+            if getattr(spec, name) is not None:
+                raise InvalidRequest(f"{name} is for JSON only", param=f"{where}.{name}")
     if spec.regex is not None:
         found[f"{where}.regex"] = Constraint(kind="regex", value=spec.regex)
     if spec.choice is not None:
@@ -75,8 +97,21 @@ def _of_structured_outputs(spec: StructuredOutputs) -> Constraint:
         found[f"{where}.grammar"] = Constraint(kind="grammar", value=spec.grammar)
     constraint = _only(found)
     if constraint is None:
-        raise InvalidRequest("structured_outputs needs one of json, json_object, regex, choice, grammar", param=where)
+        raise InvalidRequest(
+            "structured_outputs needs one of json, json_object, regex, choice, grammar, structural_tag", param=where
+        )
     return constraint
+
+
+def _whitespace(spec: StructuredOutputs, where: str) -> dict[str, Any]:
+    """The constraint's fields about white space. Whether a pattern can be kept to is the grammar room's to say."""
+    if spec.whitespace_pattern is not None:
+        if spec.disable_any_whitespace is not None:
+            raise InvalidRequest(
+                "whitespace_pattern and disable_any_whitespace exclude each other", param=f"{where}.whitespace_pattern"
+            )
+        return {"whitespace_pattern": spec.whitespace_pattern}
+    return {"any_whitespace": spec.disable_any_whitespace is False}
 
 
 def _only(found: dict[str, Constraint]) -> Constraint | None:
@@ -86,8 +121,23 @@ def _only(found: dict[str, Constraint]) -> Constraint | None:
     return next(iter(found.values()), None)
 
 
-def _schema(raw: Raw, param: str, any_whitespace: bool = False) -> Constraint:
-    """A schema as the client wrote it: the text counts, for the order of properties does. A string holds the text."""
+def _schema(raw: Raw, param: str) -> Constraint:
+    """A schema as the client wrote it: the text counts, for the order of properties does."""
+    text = _text(raw, param)
+    if text.lstrip()[:1] not in (b"{", b"t", b"f"):
+        raise ConstraintError(f"{param} must be a JSON Schema: an object, or true or false", param=param)
+    return Constraint(kind="json_schema", value=text.decode())
+
+
+def _tag(raw: Raw, param: str) -> Constraint:
+    text = _text(raw, param)
+    if text.lstrip()[:1] != b"{":
+        raise ConstraintError(f"{param} must be an object", param=param)
+    return Constraint(kind="structural_tag", value=text.decode())
+
+
+def _text(raw: Raw, param: str) -> bytes:
+    """The JSON that a client sent, as it is or inside a string."""
     text = bytes(raw)
     if text[:1] == b'"':
         text = msgspec.json.decode(text, type=str).encode()
@@ -95,9 +145,7 @@ def _schema(raw: Raw, param: str, any_whitespace: bool = False) -> Constraint:
             msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ConstraintError(f"{param} is a string that does not hold JSON: {error}", param=param) from error
-    if text.lstrip()[:1] not in (b"{", b"t", b"f"):
-        raise ConstraintError(f"{param} must be a JSON Schema: an object, or true or false", param=param)
-    return Constraint(kind="json_schema", value=text.decode(), any_whitespace=any_whitespace)
+    return text
 
 
 def _given(raw: OptionalRaw) -> Raw | None:

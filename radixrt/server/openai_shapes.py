@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from radixrt.errors import Aborted
-from radixrt.results import FinishReason, Usage
+from radixrt.results import ConstraintReport, FinishReason, Usage
 
 encode = msgspec.json.Encoder().encode
 
@@ -100,6 +100,12 @@ class ChatChoice(_Struct, kw_only=True):
     token_ids: TokenIds = UNSET
 
 
+class Details(_Struct, kw_only=True):
+    """What radixrt says of a request beyond the protocol; there only where the request had a constraint or tools."""
+
+    constraint: ConstraintReport
+
+
 class ChatCompletion(_Struct, kw_only=True):
     id: str
     created: int
@@ -107,6 +113,7 @@ class ChatCompletion(_Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageBody
     object: Literal["chat.completion"] = "chat.completion"
+    radixrt: Details | UnsetType = UNSET
     prompt_token_ids: TokenIds = UNSET
     prompt_logprobs: PromptLogprobs = UNSET
 
@@ -133,6 +140,7 @@ class ChatChunk(_Struct, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    radixrt: Details | UnsetType = UNSET
     usage: UsageBody | UnsetType | None = UNSET
     prompt_token_ids: TokenIds = UNSET
 
@@ -156,6 +164,7 @@ class TextCompletion(_Struct, kw_only=True):
     model: str
     choices: list[TextChoice]
     object: Literal["text_completion"] = "text_completion"
+    radixrt: Details | UnsetType = UNSET
     usage: UsageBody | UnsetType | None = UNSET
 
 
@@ -166,6 +175,10 @@ def usage_body(usage: Usage) -> UsageBody:
         total_tokens=usage.total_tokens,
         prompt_tokens_details=PromptDetails(cached_tokens=usage.cached_tokens),
     )
+
+
+def details(usage: Usage | None) -> Details | UnsetType:
+    return Details(constraint=usage.constraint) if usage is not None and usage.constraint is not None else UNSET
 
 
 def finish(reason: FinishReason) -> Finish:

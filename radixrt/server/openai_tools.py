@@ -12,8 +12,6 @@ from radixrt.results import ModelInfo
 from radixrt.server.openai_types import ChatRequest, NamedChoice, Tool
 
 MAX_TOOLS = 128
-SPACE = " "
-"""What may stand between the tokens of arguments: the text goes back into the history as the model wrote it."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PLACE = re.compile(r".*/tags/(?P<tag>\d+)/content/json_schema(?P<rest>/.*)?")
 
@@ -35,31 +33,44 @@ class Calls:
 
     @property
     def opening(self) -> str:
-        """What a forced call puts into the prompt: an opener that no constraint lets the model write."""
-        return self.dialect.opener if self.forced and self.opener_is_control else ""
+        """What a forced call puts into the prompt: that with which every call begins, so that its token ids are those
+        that the history will have, and so that an opener is there which no constraint lets the model write.
 
-    def constraint(self, behind: Marks | None = None) -> Constraint | None:
-        """Of the answer; with `behind` of what follows a thought that the prompt has begun.
+        It ends before a space, where tokenizers begin a new token. Empty where several calls may come.
+        """
+        if not self.forced or (self.many and not self.opener_is_control):
+            return ""
+        begins = [tag["begin"] for tag in self.dialect.tags(self.functions)]
+        first, last = min(begins), max(begins)
+        size = next(
+            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
+        return first[: max(first.rfind(" ", 0, size), 0)]
+
+    def constraint(self, opening: str = "", behind: Marks | None = None) -> Constraint | None:
+        """Of the answer behind `opening`; with `behind` of what follows a thought that the prompt has begun.
 
         None where the model may write anything and only a control token would open a call.
         """
+        tags = self.dialect.tags(self.functions)
         if not self.forced:
             if self.opener_is_control:
                 return None
             form = self.dialect.free(self.functions, many=self.many)
-        elif behind is None:
-            form = self.dialect.forced(self.functions, many=self.many, opened=bool(self.opening))
+        elif opening:
+            form = formats.separated([{**tag, "begin": tag["begin"][len(opening) :]} for tag in tags], "", many=False)
         elif self.opener_is_control:
             raise InvalidRequest(
-                "this model opens calls with a control token, so that no call can be forced behind a thought; "
-                "use tool_choice auto, or switch thinking off",
+                "this model opens calls with a control token, which must stand at the prompt's end: no call can be "
+                "forced behind a thought, nor without a generation prompt; use tool_choice auto",
                 param="tool_choice",
             )
+        elif behind is None:
+            form = self.dialect.forced(self.functions, many=self.many)
         else:
-            tags = self.dialect.tags(self.functions, opened=False)
             late = [{**tag, "begin": f"{behind.close}\n\n{tag['begin']}"} for tag in tags]
             form = formats.triggered([behind.close], late, many=False, needed=True)
-        return Constraint(kind="structural_tag", value=formats.source(form), whitespace_pattern=SPACE)
+        return Constraint(kind="structural_tag", value=formats.source(form), spaced=True)
 
     def place(self, param: str | None) -> str:
         """Where in the request the fault lies that the grammar room found at `param` of the constraint."""

@@ -46,11 +46,19 @@ class FormatJsonSchema(_Struct, kw_only=True, tag_field="type", tag="json_schema
     json_schema: JsonSchema
 
 
-ResponseFormat: TypeAlias = FormatText | FormatJsonObject | FormatJsonSchema
+class FormatStructuralTag(_Struct, kw_only=True, tag_field="type", tag="structural_tag"):
+    """SGLang's and vLLM's: `structures` and `triggers`, or a `format`."""
+
+    structures: OptionalRaw = UNSET
+    triggers: OptionalRaw = UNSET
+    format: OptionalRaw = UNSET
+
+
+ResponseFormat: TypeAlias = FormatText | FormatJsonObject | FormatJsonSchema | FormatStructuralTag
 
 
 class StructuredOutputs(_Struct, kw_only=True):
-    """vLLM's spelling of a constraint; exactly one of the first five."""
+    """vLLM's spelling of a constraint; exactly one of the first six."""
 
     json: OptionalRaw = UNSET
     regex: str | None = None
@@ -60,6 +68,8 @@ class StructuredOutputs(_Struct, kw_only=True):
     structural_tag: OptionalRaw = UNSET
     disable_any_whitespace: bool | None = None
     """JSON only. Absent or true: compact JSON; false: whitespace is allowed between tokens."""
+    whitespace_pattern: str | None = None
+    """JSON only: a regular expression of what may stand between tokens."""
 
 
 class CommonRequest(_Struct, kw_only=True):
@@ -98,6 +108,10 @@ class CommonRequest(_Struct, kw_only=True):
     json_schema: OptionalRaw = UNSET
     regex: str | None = None
     choice: list[str] | None = None
+    ebnf: str | None = None
+    structural_tag: OptionalRaw = UNSET
+    backend: Literal["auto", "llguidance", "xgrammar", "outlines"] | None = None
+    lax: bool | None = None
 
     # Harmless: these say something about the sender or the account, and change no answer.
     user: str | None = None

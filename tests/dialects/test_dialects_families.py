@@ -29,13 +29,12 @@ def test_detection(template: str, name: str | None) -> None:
     assert detect(template, knows_tools=False) == "hermes"
 
 
-@pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("name", sorted(DIALECTS))
-def test_every_tag_is_read_as_the_call_that_it_is(name: str, opened: bool) -> None:
+def test_every_tag_is_read_as_the_call_that_it_is(name: str) -> None:
     dialect = DIALECTS[name]
-    for function, tag in zip(FUNCTIONS, dialect.tags(FUNCTIONS, opened=opened), strict=True):
+    for function, tag in zip(FUNCTIONS, dialect.tags(FUNCTIONS), strict=True):
         assert tag["content"]["json_schema"] == function.schema
-        parser = CallParser(dialect, ["get_weather", "now"], opened=opened)
+        parser = CallParser(dialect, ["get_weather", "now"])
         events = [*parser.push(f'{tag["begin"]}{{"city": "x"}}{tag["end"]}'), *parser.finish(cut=False)]
         assert events == [CallStart(0, function.name), Arguments(0, '{"city": "x"}')] and parser.complete
 
@@ -46,7 +45,7 @@ def test_formats(name: str) -> None:
     free = dialect.free(FUNCTIONS, many=True)
     assert free["type"] == "triggered_tags" and free["at_least_one"] is False
     assert all(any(tag["begin"].startswith(t) for t in free["triggers"]) for tag in free["tags"])
-    forced = dialect.forced(FUNCTIONS, many=False, opened=False)
+    forced = dialect.forced(FUNCTIONS, many=False)
     assert forced["type"] == "tags_with_separator" and forced["stop_after_first"] is True
     assert json.loads(formats.source(forced)) == {"type": "structural_tag", "format": forced}
 

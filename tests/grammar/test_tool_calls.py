@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from radixrt.dialects import DIALECTS, Function, Marks
-from radixrt.errors import ConstraintError
+from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.grammar import Grammar
 from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
@@ -37,13 +37,18 @@ def hermes(name: str, arguments: str) -> str:
 
 
 GOOD = {
-    "hermes": [hermes("book", '{"room": {"floor": 2}}'), hermes("book", '{"room":{"floor":-1}}'), hermes("now", "{}")],
+    "hermes": [
+        hermes("book", '{"room": {"floor": 2}}'),
+        hermes("book", '{"room": {"floor": -1}}'),
+        hermes("now", "{}"),
+    ],
     "llama": ['{"name": "now", "parameters": {}}', '{"name": "book", "parameters": {"room": {"floor": 2}}}'],
     "mistral": ['[TOOL_CALLS][{"name": "now", "arguments": {}}]'],
 }
 BAD = {
     "hermes": [
-        hermes("rm", "{}"), hermes("now", '{"x": 1}'), hermes("book", "{}"), hermes("book", '{"room": {"floor": "2"}}'),
+        hermes("rm", "{}"), hermes("now", "{ }"), hermes("book", '{"room":{"floor":2}}'),
+        hermes("now", '{"x": 1}'), hermes("book", "{}"), hermes("book", '{"room": {"floor": "2"}}'),
         hermes("book", '{"room": {"floor": 2, "name": "x"}}'), '<tool_call>{"name":"now","arguments":{}}</tool_call>',
     ],
     "llama": ['{"name": "now", "parameters": {"x": 1}}', '{"name":"now","parameters":[]}'],
@@ -78,16 +83,37 @@ def test_an_answer_of_llama_may_be_json_of_another_kind(compiler: Backends, acce
 
 
 def test_behind_a_control_token_only_the_array_is_left(compiler: Backends, accepts: Accepts) -> None:
-    grammar = compiled(compiler, calls("mistral", forced=True, control=True).constraint())
-    assert accepts(grammar, '[{"name": "now", "arguments": {}}]')
+    asked = calls("mistral", forced=True, control=True, many=True)
+    assert asked.opening == '[TOOL_CALLS][{"name":'
+    grammar = compiled(compiler, asked.constraint(asked.opening))
+    assert accepts(grammar, ' "now", "arguments": {}}]')
     assert not accepts(grammar, '[TOOL_CALLS][{"name": "now", "arguments": {}}]')
     assert calls("mistral", forced=False, control=True).constraint() is None
-    with pytest.raises(Exception, match="behind a thought"):
-        calls("mistral", forced=True, control=True).constraint(MARKS)
+    with pytest.raises(InvalidRequest, match="behind a thought"):
+        asked.constraint("", MARKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "opening", "rest"),
+    [
+        ("hermes", '<tool_call>\n{"name":', ' "now", "arguments": {}}\n</tool_call>'),
+        ("llama", '{"name":', ' "now", "parameters": {}}'),
+        ("mistral", '[TOOL_CALLS][{"name":', ' "now", "arguments": {}}]'),
+    ],
+)
+def test_what_every_call_begins_with_is_the_prompt_s(
+    name: str, opening: str, rest: str, compiler: Backends, accepts: Accepts
+) -> None:
+    asked = calls(name, forced=True)
+    assert asked.opening == opening and accepts(compiled(compiler, asked.constraint(opening)), rest)
+    one = Calls(DIALECTS[name], FUNCTIONS[1:], forced=True, many=False, opener_is_control=False)
+    begin, arguments = (opening + rest).split(" {}")
+    assert one.opening == begin and accepts(compiled(compiler, one.constraint(begin)), f" {{}}{arguments}")
+    assert calls("hermes", forced=True, many=True).opening == "" == calls(name, forced=False).opening
 
 
 def test_a_call_behind_a_thought(compiler: Backends, accepts: Accepts) -> None:
-    grammar = compiled(compiler, calls("hermes", forced=True).constraint(MARKS))
+    grammar = compiled(compiler, calls("hermes", forced=True).constraint("", MARKS))
     call = hermes("now", "{}")
     assert accepts(grammar, f"Hm {{}} < >\n</think>\n\n{call}")
     for text in (call, f"Hm</think>{call}", f"Hm</think>\n\n{call}x", "Hm</think>\n\nNo."):

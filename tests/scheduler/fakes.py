@@ -53,6 +53,9 @@ def logprob(context: tuple[int, ...], token: int) -> float:
 class EvenGrammar:
     """Allows even tokens only; may stop after `length` tokens and must stop after twice as many."""
 
+    backend = "even"
+    ignored: tuple[str, ...] = ()
+
     def __init__(self, length: int) -> None:
         self.length = length
 

@@ -20,6 +20,7 @@ from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
 from radixrt.results import (
     CacheNode,
+    ConstraintReport,
     Delta,
     EngineStats,
     Generation,
@@ -42,6 +43,8 @@ class FakeBackend:
     def reset(self) -> None:
         self.alive = True
         self.reply = REPLY
+        self.report: ConstraintReport | None = None
+        """What the usage says of a constraint."""
         self.scores_single = True
         """Whether a prompt of one token, which has nothing to score, comes with its empty entry."""
         self.info = ModelInfo(
@@ -158,7 +161,7 @@ class FakeBackend:
             scores = tuple(entry(b, params.prompt_logprobs, first=i == 0) for i, b in enumerate(ids))
         decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in outputs]
         tokens = sum(len(output) for output, _, _ in outputs)
-        usage = Usage(prompt_tokens=len(ids), cached_tokens=cached, completion_tokens=tokens)
+        usage = Usage(prompt_tokens=len(ids), cached_tokens=cached, completion_tokens=tokens, constraint=self.report)
         for step in range(max(len(output) for output, _, _ in outputs) + 1):
             await asyncio.sleep(0)
             if step == 3:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from radixrt.params import Constraint
+from radixrt.results import ConstraintReport
 
 from .conftest import Served
-from .events import error_of
+from .events import error_of, events
 
 SCHEMA = '{"type":"object","properties":{"b":{"type":"integer"},"a":{"const":1.0}}}'
 
@@ -143,6 +144,42 @@ def test_all_spellings_of_a_constraint(served: Served) -> None:
     assert constraints(served, response_format={"type": "json_object"}) == Constraint(kind="json_object")
     loose = constraints(served, structured_outputs={"json_object": True, "disable_any_whitespace": False})
     assert loose == Constraint(kind="json_object", any_whitespace=True)
+    spaced = constraints(served, structured_outputs={"json_object": True, "whitespace_pattern": " ?"})
+    assert spaced == Constraint(kind="json_object", whitespace_pattern=" ?")
+    assert constraints(served, ebnf='root ::= "a"') == Constraint(kind="grammar", value='root ::= "a"')
+    lax = constraints(served, json_schema=SCHEMA, lax=True, backend="llguidance")
+    assert lax == Constraint(kind="json_schema", value=SCHEMA, lax=True, backend="llguidance")
+    assert constraints(served, regex="a", lax=False, backend=None) == Constraint(kind="regex", value="a")
+
+
+def test_all_spellings_of_a_structural_tag(served: Served) -> None:
+    tag = {"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]}
+    whole = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<"], "tags": []}}
+    for value in (tag, whole):
+        for body in (
+            {"structural_tag": value}, {"structural_tag": json.dumps(value)},
+            {"structured_outputs": {"structural_tag": value}},
+            {"structured_outputs": {"structural_tag": json.dumps(value)}},
+            {"response_format": {"type": "structural_tag", **value}},
+        ):  # fmt: skip
+            constraint = constraints(served, **body)
+            assert constraint is not None and constraint.kind == "structural_tag"
+            assert {"type": "structural_tag", **json.loads(constraint.value)} == {"type": "structural_tag", **value}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_the_answer_says_what_became_of_the_constraint(served: Served, path: str) -> None:
+    prompt: Any = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
+    report = ConstraintReport("llguidance", ("/properties/a/if",))
+    body = {**prompt, "json_schema": SCHEMA, "lax": True, "n": 2}
+    served.backend.report = report
+    expected = {"constraint": {"backend": "llguidance", "ignored": ["/properties/a/if"]}}
+    assert served.post(path, body).json()["radixrt"] == expected
+    chunks = events(served.post(path, {**body, "stream": True}))
+    assert [chunk["radixrt"] for chunk in chunks if "radixrt" in chunk] == [expected]
+    served.backend.report = None
+    assert "radixrt" not in served.post(path, prompt).json()
+    assert all("radixrt" not in chunk for chunk in events(served.post(path, {**prompt, "stream": True})))
 
 
 def test_a_schema_s_text_is_kept_to_the_letter(served: Served) -> None:
@@ -159,7 +196,12 @@ def test_a_schema_s_text_is_kept_to_the_letter(served: Served) -> None:
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),
         ({"structured_outputs": {}}, "structured_outputs"),
-        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"structural_tag": []}}, "structured_outputs.structural_tag"),
+        ({"structural_tag": "{"}, "structural_tag"), ({"ebnf": "x", "regex": "a"}, "ebnf"), ({"ebnf": ""}, "grammar"),
+        ({"backend": "llguidance"}, "backend"), ({"lax": True}, "lax"), ({"regex": "a", "lax": True}, "lax"),
+        ({"regex": "a", "backend": "other"}, "backend"),
+        ({"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": False}},
+         "structured_outputs.whitespace_pattern"),
         ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
         ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
          "structured_outputs.disable_any_whitespace"),

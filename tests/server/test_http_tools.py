@@ -34,7 +34,7 @@ def knows(backend: FakeBackend, **facts: Any) -> None:
 def form_of(backend: FakeBackend) -> dict[str, Any]:
     """The structural tag that the last request was held to."""
     constraint = backend.seen[-1][2]
-    assert constraint is not None and constraint.kind == "structural_tag" and constraint.whitespace_pattern == " "
+    assert constraint is not None and constraint.kind == "structural_tag" and constraint.spaced
     form = json.loads(constraint.value)["format"]
     assert isinstance(form, dict)
     return form
@@ -83,8 +83,11 @@ def both(served: Served, **body: Any) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_forced_call(served: Served, choice: Any) -> None:
-    served.backend.reply = call("get_weather", CITY)
+    opening = '<tool_call>\n{"name":' + ("" if choice == "required" else ' "get_weather", "arguments":')
+    served.backend.reply = call("get_weather", CITY).removeprefix(opening)
     message, reason = both(served, tools=TOOLS, tool_choice=choice)
+    prompt = served.backend.seen[-1][0]
+    assert isinstance(prompt, ChatPrompt) and prompt.opening == opening
     assert reason == "tool_calls" and message["content"] is None
     assert message["tool_calls"] == [{"type": "function", "function": {"name": "get_weather", "arguments": CITY}}]
     form = form_of(served.backend)
@@ -193,15 +196,19 @@ def test_a_template_whose_calls_nobody_knows(served: Served) -> None:
 
 def test_an_opener_that_is_a_control_token_goes_into_the_prompt(served: Served) -> None:
     knows(served.backend, tool_dialect="mistral", tool_opener_is_control=True)
-    served.backend.reply = '[{"name": "now", "arguments": {}}]'
+    served.backend.reply = ' "now", "arguments": {}}]'
     message, reason = both(served, tools=TOOLS, tool_choice="required")
     assert reason == "tool_calls" and message["tool_calls"][0]["function"]["name"] == "now"
     prompt, sampling, *_ = served.backend.seen[-1]
-    assert isinstance(prompt, ChatPrompt) and prompt.opening == "[TOOL_CALLS]" and not sampling.skip_special_tokens
-    assert form_of(served.backend)["tags"][0]["begin"].startswith('[{"name": "get_weather"')
+    assert (
+        isinstance(prompt, ChatPrompt)
+        and prompt.opening == '[TOOL_CALLS][{"name":'
+        and not sampling.skip_special_tokens
+    )
+    assert form_of(served.backend)["tags"][0]["begin"].startswith(' "get_weather"')
     shown = served.chat(tools=TOOLS, tool_choice="required", return_token_ids=True).json()["prompt_token_ids"]
-    assert bytes(shown).endswith(b"<assistant>[TOOL_CALLS]")
-    served.backend.reply = "[TOOL_CALLS]" + served.backend.reply
+    assert bytes(shown).endswith(b'<assistant>[TOOL_CALLS][{"name":')
+    served.backend.reply = '[TOOL_CALLS][{"name":' + served.backend.reply
     message, reason = both(served, tools=TOOLS)
     assert reason == "tool_calls" and served.backend.seen[-1][2] is None
     strict = [{"type": "function", "function": {**NOW, "strict": True}}]
