@@ -80,7 +80,9 @@ def request_fields(gen: Gen, have: frozenset[str], options: Mapping[str, Any], *
             fields[name] = list(value) if isinstance(value, tuple) else value
     if "logit_bias" in fields:
         fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    if "logprobs" in fields and chat:
+    if "logprobs" in fields:
+        if not chat:
+            raise InvalidRequest("logprobs need a turn: put the gen into assistant(...)", code="unsupported")
         fields |= {"logprobs": True, "top_logprobs": sampling.logprobs}
     for name, value in options.items():
         need(have, name, f"run({name}=...)")

@@ -204,6 +204,16 @@ def test_other_things_a_service_has_not(stub: Stub) -> None:
         service(stub, capabilities={"magic"})
 
 
+def test_the_tokens_of_plain_completions_are_not_told(stub: Stub) -> None:
+    @function
+    def plain(s):
+        s += "text" + gen("x", logprobs=1)
+
+    with pytest.raises(ProgramError, match="logprobs need a turn"):
+        plain.run(backend=service(stub, capabilities=KNOWN))["x"]
+    assert not stub.keys
+
+
 def test_select_falls_back_only_if_asked(stub: Stub) -> None:
     stub.answers = ['{"choice": "No"}']
 
