@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.errors import InvalidRequest
+from radixrt.errors import ContextLengthExceeded, InvalidRequest
 from radixrt.messages import Prompt
 from radixrt.prompts import as_prompt
 from radixrt.server.body import decoder, read_body
@@ -67,14 +67,21 @@ async def score(request: Request) -> Response:
     _check_timeout(body.timeout_s)
     if len(body.options) > state.limits.options:
         raise InvalidRequest(f"options may hold at most {state.limits.options} entries", param="options")
+    engine, prompt = state.engine, as_prompt(body.prompt)
     async with cancelled_when_gone(request.receive):
-        scores = await state.engine.ascore(
-            as_prompt(body.prompt),
-            body.options,
-            cache_salt=body.cache_salt,
-            priority=body.priority,
-            timeout=body.timeout_s,
-        )
+        try:
+            scores = await engine.ascore(
+                prompt,
+                body.options,
+                cache_salt=body.cache_salt,
+                priority=body.priority,
+                timeout=body.timeout_s,
+            )
+        except InvalidRequest as error:
+            if error.param == "prompt" and not isinstance(error, ContextLengthExceeded):
+                await engine.atokenize(prompt)  # raises where the prompt itself is at fault
+                error.param = "options"  # which the engine sees as the prompt's last tokens
+            raise
     return _json(scores)
 
 

@@ -40,7 +40,7 @@ class Calls:
         """
         if not self.forced or (self.many and not self.opener_is_control):
             return ""
-        begins = [tag["begin"] for tag in self.dialect.tags(self.functions)]
+        begins: list[str] = [tag["begin"] for tag in self.dialect.tags(self.functions)]
         first, last = min(begins), max(begins)
         size = next(
             (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))

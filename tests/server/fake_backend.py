@@ -63,7 +63,10 @@ class FakeBackend:
     # --- tokens ---
 
     def tokenize(self, prompt: PromptLike) -> Tokens:
-        text = _render(as_prompt(prompt))
+        message = as_prompt(prompt)
+        if isinstance(message, TokensPrompt) and any(i >= 256 for i in message.ids):
+            raise InvalidRequest("token ids must be below 256", param="prompt")
+        text = _render(message)
         return Tokens(ids=tuple(text), text=text.decode(errors="replace"), pieces=tuple(bytes([byte]) for byte in text))
 
     async def atokenize(self, prompt: PromptLike) -> Tokens:
@@ -86,6 +89,8 @@ class FakeBackend:
         priority: int = 0,
         timeout: float | None = None,
     ) -> Scores:
+        if any(token >= 256 for option in options for token in option):
+            raise InvalidRequest("token id 256 is not in the vocabulary", param="prompt")
         self.scored = (cache_salt, priority, timeout)
         tokens = len(_render(as_prompt(prompt)))
         return Scores(

@@ -118,3 +118,37 @@ def test_models(client: openai.OpenAI) -> None:
     assert client.models.retrieve("fake").id == "fake"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
+
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Orléans"}}\n</tool_call>'
+
+
+def test_a_loop_with_tools(client: openai.OpenAI, served: Served) -> None:
+    served.backend.reply = f"Moment.\n{CALL}\n{CALL}"
+    answer = client.chat.completions.create(model="fake", messages=HI, tools=[WEATHER]).choices[0]
+    calls: Any = answer.message.tool_calls
+    assert answer.finish_reason == "tool_calls" and answer.message.content == "Moment."
+    assert [call.function.arguments for call in calls] == ['{"city": "Orléans"}'] * 2 and calls[0].id != calls[1].id
+    results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "12 °C"} for call in calls]
+    served.backend.reply = "12 °C."
+    history: Any = [*HI, answer.message, *results]
+    final = client.chat.completions.create(model="fake", messages=history, tools=[WEATHER]).choices[0]
+    assert final.message.content == "12 °C." and final.message.tool_calls is None and final.finish_reason == "stop"
+
+
+def test_the_stream_helper_parses_calls(client: openai.OpenAI, served: Served) -> None:
+    served.backend.reply = f"Moment.\n{CALL}\n{CALL}"
+    with client.chat.completions.stream(model="fake", messages=HI, tools=[WEATHER]) as stream:
+        deltas = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0]
+    calls: Any = final.message.tool_calls
+    assert "".join(deltas) == '{"city": "Orléans"}' * 2 and len(deltas) > 4
+    assert [call.function.arguments for call in calls] == ['{"city": "Orléans"}'] * 2
+    assert final.finish_reason == "tool_calls" and final.message.content == "Moment."
