@@ -9,6 +9,7 @@ import msgspec
 from radixrt.limits import Limits
 
 DType = Literal["auto", "float32", "bfloat16"]
+Weights = Literal["auto", "bf16", "int8", "int4"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A file that holds a Jinja template, instead of the model's own."""
     dtype: DType = "auto"
     """auto: bfloat16 where the CPU multiplies it natively, else float32."""
+    weights: Weights = "auto"
+    """In which form a bfloat16 model's matrices are multiplied. auto: as the file is quantized (Q4_0, Q4_1 and Q8_0
+    exactly), else bf16. int8 and int4 need a C++ compiler."""
     threads: int | None = None
     """Compute threads of the runner; None: OMP_NUM_THREADS, else the cores that affinity and cgroup allow."""
     context_length: int | None = None
@@ -100,6 +104,7 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     """As in EngineConfig: ids that this tokenizer does not know are never sampled."""
     dtype: str
+    weights: Weights = "auto"
     threads: int
     context_length: int | None
     kv_tokens: int | None

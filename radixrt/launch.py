@@ -91,6 +91,7 @@ class Trio:
                 **common,
                 tokenizer=config.tokenizer,
                 dtype=config.dtype,
+                weights=config.weights,
                 threads=self.threads,
                 context_length=config.context_length,
                 kv_tokens=config.kv_tokens,

@@ -57,6 +57,11 @@ FLAGS: dict[str, Any] = {
         help="Number format of weights and cache; auto: bfloat16 where the CPU multiplies it natively, else float32.",
         rich_help_panel=ENGINE,
     ),
+    "weights": typer.Option(
+        "--weights",
+        help="Form of a bfloat16 model's matrices: auto: as the file is quantized; int8, int4: packed when loaded.",
+        rich_help_panel=ENGINE,
+    ),
     "threads": typer.Option(
         "--threads",
         metavar="N",

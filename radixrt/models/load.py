@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 
 from radixrt.checkpoint import Checkpoint, ModelConfig
+from radixrt.config import Weights
 from radixrt.errors import ModelError
 from radixrt.models import llama, mistral, narrow, qwen2, qwen3
 from radixrt.models.base import CausalLM
 from radixrt.models.blocks import Decoder, Traits
 from radixrt.models.gguf_weights import GgufWeights
-from radixrt.models.narrow import Weights
 from radixrt.models.weights import SafetensorsWeights, WeightSource
 
 Progress = Callable[[str, float], None]

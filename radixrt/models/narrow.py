@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 
+from radixrt.config import Weights
 from radixrt.errors import ModelError
 from radixrt.kernels.cpu import native
 from radixrt.kernels.cpu.native.decoder import NarrowDecoder, NarrowLayer
@@ -16,8 +17,6 @@ from radixrt.models.weights import WeightSource
 
 if TYPE_CHECKING:
     from radixrt.models.blocks import Decoder, Linear
-
-Weights: TypeAlias = Literal["auto", "bf16", "int8", "int4"]
 
 _BITS = {"int8": 8, "int4": 4}
 PACKED_TOKENS = 1 << 20

@@ -34,7 +34,7 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
     checkpoint = open_checkpoint(Path(config.model_path))
     with ThreadPoolExecutor(1) as pool:
         vocabulary = pool.submit(_vocabulary_size, checkpoint, config.tokenizer)
-        model = load_model(checkpoint, dtype=dtype, device="cpu", progress=progress)
+        model = load_model(checkpoint, dtype=dtype, device="cpu", weights=config.weights, progress=progress)
         known = vocabulary.result()
     facts = model.config
     shape = PoolShape(layers=facts.num_layers, kv_heads=facts.num_kv_heads, head_dim=facts.head_dim, dtype=dtype)

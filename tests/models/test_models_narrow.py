@@ -13,13 +13,13 @@ from test_models_gguf import HEADS, LLAMA, llama_tensors, write
 from transformers import PreTrainedModel
 
 from radixrt.checkpoint import open_checkpoint
+from radixrt.config import Weights
 from radixrt.errors import ModelError
 from radixrt.kernels.cpu import native
 from radixrt.kernels.cpu.native.packed import quantize
 from radixrt.models import load_model
 from radixrt.models.blocks import Decoder
 from radixrt.models.gguf_weights import GgufWeights
-from radixrt.models.narrow import Weights
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="there is no C++ compiler")
 
