@@ -7,7 +7,7 @@ from typing import Any
 
 ORIGINS = {
     "constant": "written by the program or the chat template",
-    "cached": "the same, found in the prefix cache",
+    "cached": "the same, found in the prefix cache by the gen after it",
     "sampled": "generated",
     "selected": "chosen by select",
 }

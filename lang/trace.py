@@ -1,10 +1,12 @@
 """What happened in a run: every branch's text in pieces by origin, and what each gen and select cost; as plain JSON.
 
 A trace is {program, seconds, error, usage, branches: [{label, parent, error, messages, pieces: [...]}]}; `parent` is an
-index into branches, None for the trunk; a branch holds only the text that is its own. A piece is {origin, text} with
+index into branches, None for the trunk; a branch holds the text since its fork, and what was still pending at the fork,
+which each branch tokenizes for itself. A piece is {origin, text} with
 origin
-    constant  written by the program or the chat template, and computed for the request that first needed it
-    cached    the same, but found in the prefix cache (or computed by another request at the same time)
+    constant  written by the program or the chat template
+    cached    the same, and found in the prefix cache (or computed by another request at the same time) by the gen after
+              it; not told of what stands before a select, whose counts are sums over its options
     sampled   generated
     selected  chosen by select
 and for the last two: variable, line, started_s and seconds (since the run began), prompt_tokens, cached_tokens,
@@ -110,8 +112,9 @@ def _cached_ends(context: Context, inherited: int, backend: Backend | None) -> d
         return {}
     hidden = len(whole) - len(context.text)  # a BOS token is in the ids, not in the text
     return {
-        key: max(0, len(backend.detokenize(ids[: event.cached_tokens])) - hidden) if event.cached_tokens else 0
+        key: max(0, len(backend.detokenize(ids[: event.cached_tokens])) - hidden)
         for key, event in events.items()
+        if event.cached_tokens and event.origin == "sampled"
     }
 
 

@@ -266,7 +266,10 @@ class FakeBackend:
         self.scored.append((ids, [tuple(option) for option in options], options_))
         return Scores(
             logprobs=[tuple(logprob([*ids, *option[:j]], option[j]) for j in range(len(option))) for option in options],
-            usage=Usage(prompt_tokens=sum(len(ids) + len(option) for option in options)),
+            usage=Usage(
+                prompt_tokens=sum(len(ids) + len(option) for option in options),
+                cached_tokens=self.cached * len(options),
+            ),
         )
 
     async def ascore(self, prompt: PromptLike, options: Sequence[Sequence[int]], **options_: object) -> Scores:

@@ -71,6 +71,19 @@ def test_what_the_cache_held_is_told_apart(bos: bool) -> None:
     ]  # fmt: skip
 
 
+def test_sums_over_options_are_not_taken_for_a_cached_prefix() -> None:
+    backend = FakeBackend()
+    backend.cached = 3
+
+    @function
+    def program(s):
+        s += "One two" + select("x", ["a", "b"])
+
+    before, chosen = program.run(backend=backend).trace["branches"][0]["pieces"]
+    assert (before["origin"], before["text"]) == ("constant", "One two")
+    assert chosen["cached_tokens"] == 6 and chosen["prompt_tokens"] == 2 * (len(encode("One two")) + 1)
+
+
 def test_a_failed_run_has_a_trace_too(backend: FakeBackend) -> None:
     backend.failures = {"bad": GenerationFailed("broken")}
 
