@@ -98,7 +98,8 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
 
 def _counted(lengths: np.ndarray) -> np.ndarray:
     """int64[sum]: 0, 1, .. n - 1 for each n of `lengths`, one after the other."""
-    return np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
+    counted: np.ndarray = np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
+    return counted
 
 
 def _check_spans(plan: StepPlan, count: int) -> None:
