@@ -167,7 +167,7 @@ class Compiler:
                 source_bytes=source_bytes(constraint),
                 added=source.added,
                 ignored=source.ignored,
-                canonical=constraint.kind in ("json_schema", "json_object"),
+                canonical=constraint.kind in ("json_schema", "json_object") or constraint.spaced,
             ),
             constraint,
         )
