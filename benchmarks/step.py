@@ -2,7 +2,9 @@
 
     OMP_NUM_THREADS=2 GOMP_SPINCOUNT=1000 python benchmarks/step.py [MODEL] [--dtype bfloat16] [--only TEXT] [--profile]
 
-A call is layout, forward and logits of the rows' last tokens.
+A call is layout, forward and logits of the rows' last tokens. Each path is a column, and they take turns: `torch` is
+torch's operators put together, `wide` the compiled operations around torch's matrix products, then the compiled decoder
+with the weights that `--weights` names.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
-from radixrt.checkpoint import open_checkpoint, resolve
+from radixrt import kernels
+from radixrt.checkpoint import Checkpoint, open_checkpoint, resolve
+from radixrt.config import Weights
 from radixrt.kernels import AttentionLayout
 from radixrt.models import CausalLM, load_model
+from radixrt.models.blocks import Decoder
 
 PRIVATE = 130
 SHARED = 1400
@@ -62,41 +68,63 @@ def run(model: CausalLM, kv: torch.Tensor, make: Callable[[], AttentionLayout]) 
     model.logits(hidden.index_select(0, last))
 
 
-def times_ms(call: Callable[[], None], seconds: float) -> list[float]:
-    """Times of repeated calls, in milliseconds, sorted."""
-    call()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 5:
-        start = time.perf_counter()
+def times_ms(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, list[float]]:
+    """Times of repeated calls, in milliseconds, sorted; the calls take turns, each for about `seconds` in all."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
         call()
-        times.append((time.perf_counter() - start) * 1e3)
-    return sorted(times)
+    end = time.perf_counter() + seconds * len(calls)
+    while time.perf_counter() < end or len(next(iter(times.values()))) < 4:
+        for name, call in calls.items():
+            for _ in range(2):  # the second finds the caches as a run of such steps does
+                start = time.perf_counter()
+                call()
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: sorted(taken) for name, taken in times.items()}
+
+
+def load_paths(checkpoint: Checkpoint, dtype: torch.dtype, forms: list[Weights]) -> dict[str, CausalLM]:
+    """The model once a path."""
+    form: Weights = "bf16" if dtype == torch.bfloat16 else "auto"
+    torch_path, wide = (load_model(checkpoint, dtype=dtype, weights=form) for _ in range(2))
+    for model in (torch_path, wide):
+        if not isinstance(model, Decoder):
+            raise SystemExit("this architecture has one path only")
+        model.narrow = None
+    plain = kernels.select("cpu", native=False)
+    torch_path.kernels = plain
+    for layer in torch_path.layers:
+        layer.kernels = plain
+    compiled = {form: load_model(checkpoint, dtype=dtype, weights=form) for form in forms}
+    return {"torch": torch_path, "wide": wide, **(compiled if dtype == torch.bfloat16 else {})}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--seconds", type=float, default=1.5, help="time for each case")
+    parser.add_argument("--weights", nargs="*", choices=["auto", "bf16", "int8", "int4"], default=["bf16", "auto"])
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each case and path")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
-    parser.add_argument("--profile", action="store_true", help="print torch's profile of each case as well")
+    parser.add_argument("--profile", action="store_true", help="print torch's profile of the path `wide` as well")
     args = parser.parse_args()
     dtype = getattr(torch, args.dtype)
-    model = load_model(open_checkpoint(resolve(args.model)), dtype=dtype)
-    config = model.config
+    models = load_paths(open_checkpoint(resolve(args.model)), dtype, args.weights)
+    config = models["torch"].config
     kv = torch.randn(config.num_layers, 2, config.num_kv_heads, POOL, config.head_dim).to(dtype)
-    print(f"{'milliseconds':45} {'fastest':>8} {'median':>8}")
+    print(f"{'fastest | median, ms':45}" + "".join(f"{name:>18}" for name in models))
     with torch.inference_mode():
         for name, make in cases().items():
             if args.only not in name:
                 continue
-            times = times_ms(lambda make=make: run(model, kv, make), args.seconds)
-            print(f"{name:45} {times[0]:8.1f} {statistics.median(times):8.1f}", flush=True)
+            calls = {path: partial(run, model, kv, make) for path, model in models.items()}
+            times = times_ms(calls, args.seconds)
+            columns = (f"{taken[0]:9.1f} | {statistics.median(taken):6.1f}" for taken in times.values())
+            print(f"{name:45}" + "".join(columns), flush=True)
             if args.profile:
                 with torch.profiler.profile() as profile:
                     for _ in range(5):
-                        run(model, kv, make)
+                        calls["wide"]()
                 print(
                     profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=60)
                 )

@@ -40,11 +40,11 @@ def make(model: Decoder, source: WeightSource, weights: Weights) -> Narrow | Non
     """The compiled path for `model`, whose tensors are filled; None where it is not for this model or machine.
 
     auto: integers where the file holds integers, exactly its own where its blocks allow (Q4_0, Q4_1, Q8_0), 8 bits for
-    its other block formats; else bfloat16. ModelError where int8 or int4 is asked for and cannot be had.
+    its other block formats; else bfloat16. ModelError where a form is asked for that cannot be had.
     """
     reason = _obstacle(model)
     if reason is not None:
-        if weights in _BITS:
+        if weights in _BITS or (weights == "bf16" and model.dtype != torch.bfloat16):
             raise ModelError(f"weights={weights} cannot be had here: {reason}")
         _log.info("the compiled decoder is not used: %s", reason)
         return None

@@ -85,8 +85,8 @@ def test_rows_over_a_shared_span(tmp_path: Path) -> None:
         assert relative(part, truth(reference, stem + tail)[len(stem) :]) < TOLERANCE["int8"]
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_packed_weights_are_for_bfloat16(weights: Weights, tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_forms_are_for_bfloat16(weights: Weights, tmp_path: Path) -> None:
     path = save(tiny("llama, tied"), tmp_path)
     with pytest.raises(ModelError, match="bfloat16"):
         load(path, weights, torch.float32)
