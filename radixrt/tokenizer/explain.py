@@ -9,18 +9,22 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+# Words that a small model follows: SmolLM2-135M forced to call ends its strings after these, and rambles after others.
 _BEFORE = """\
-You may call functions to help with the user's request. They are described inside <tools></tools>, one JSON object a \
-line:
+# Tools
+
+You can call functions to help the user.
+
+The functions are described within <tools></tools> XML tags:
 <tools>
 """
 _AFTER = """
 </tools>
-To call a function, answer with its name and its arguments as one JSON object inside <tool_call></tool_call>:
+
+To call one, write a JSON object with its name and its arguments within <tool_call></tool_call> XML tags:
 <tool_call>
-{"name": <name of the function>, "arguments": <object with the arguments>}
-</tool_call>
-What it returns comes inside <tool_response></tool_response>."""
+{"name": <function-name>, "arguments": <arguments-object>}
+</tool_call>"""
 
 
 def explain_tools(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

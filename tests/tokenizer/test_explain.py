@@ -54,10 +54,10 @@ def test_a_template_without_tools_explains_them_in_a_stable_text(vocabulary: Voc
     shuffled = json.loads(json.dumps(TOOL, sort_keys=True))
     text = ours.ids(ChatPrompt(messages=[user("hi")], tools=[TOOL]))[1]
     assert text == ours.ids(ChatPrompt(messages=[user("hi")], tools=[shuffled]))[1]
-    assert text.startswith("<|im_start|>system\nYou may call functions")
+    assert text.startswith("<|im_start|>system\n# Tools\n\nYou can call functions")
     assert f"<tools>\n{json.dumps(TOOL)}\n</tools>" in text
     own = ChatMessage(role="system", content="Be brief.")
-    assert "<|im_start|>system\nBe brief.\n\nYou may call" in ours.ids(ChatPrompt(messages=[own], tools=[TOOL]))[1]
+    assert "<|im_start|>system\nBe brief.\n\n# Tools" in ours.ids(ChatPrompt(messages=[own], tools=[TOOL]))[1]
     assert "tools" not in ours.ids(ChatPrompt(messages=[user("hi")]))[1]
 
 
