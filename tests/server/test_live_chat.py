@@ -87,7 +87,7 @@ def test_a_cut_answer_says_length(live: Live) -> None:
             model="smollm2-135m",
             messages=[{"role": "user", "content": "List ten rivers."}],
             response_format=Rivers,
-            max_tokens=12,
+            max_tokens=3,  # even the empty list takes more
         )
 
 
