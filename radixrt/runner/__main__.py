@@ -10,6 +10,7 @@ import zmq
 
 from radixrt.config import RunnerConfig
 from radixrt.errors import RadixrtError, StartupError
+from radixrt.kernels.build import build_ahead
 from radixrt.messages import FromRunner, Loading, StartupFailed, ToRunner
 from radixrt.process import start
 from radixrt.runner.inbox import Inbox
@@ -24,6 +25,7 @@ REPORT_EVERY_S = 0.1
 
 def main() -> int:
     config = start("runner", RunnerConfig)
+    build_ahead()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = open_socket(context, zmq.ROUTER, config.runner_address, bind=True)
     link: Link[ToRunner, FromRunner] = Link(socket, ToRunner)

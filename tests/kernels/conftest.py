@@ -10,8 +10,8 @@ import pytest
 
 from radixrt import kernels
 from radixrt.kernels import Kernels
+from radixrt.kernels.build import build
 from radixrt.kernels.cpu.native import binding as libraries
-from radixrt.kernels.cpu.native.build import build
 
 TARGETS = ["native", "x86-64-v3", "x86-64"]
 """Compiled for this CPU; for AVX2; for any x86-64, where the code is the one that other architectures get."""

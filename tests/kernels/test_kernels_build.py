@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from radixrt import kernels
+from radixrt.kernels import build as builds
 from radixrt.kernels import cpu
 from radixrt.kernels.cpu.native import binding as libraries
-from radixrt.kernels.cpu.native import build as builds
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,9 @@ from typing import Any
 
 import torch  # loads the OpenMP that ours must share
 
-from radixrt.kernels.cpu.native.build import build
+from radixrt.kernels.build import SWITCH, build
 
 _log = logging.getLogger(__name__)
-
-SWITCH = "RADIXRT_NATIVE_KERNELS"
-"""Environment variable: 0 keeps to torch's operators."""
 
 
 class Reads(ctypes.Structure):

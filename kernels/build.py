@@ -1,7 +1,8 @@
 """The library is compiled when it is first wanted, for the CPU that runs it, and kept in the cache directory.
 
 No build step at install: a clone, an editable install and a wheel are the same, a wheel serves every machine, and the
-compiler may use all that this CPU can do. It takes about two seconds, once for each source, compiler and CPU.
+compiler may use all that this CPU can do. It takes two to five seconds, once for each source, compiler and CPU; the
+runner begins with it while torch is still being imported, which is why nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -13,24 +14,39 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 from radixrt.checkpoint.home import home
 
-SOURCES = Path(__file__).parent
+SOURCES = Path(__file__).parent / "cpu" / "native"
 FLAGS = ("-std=c++17", "-O3", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi")
 COMPILERS = ("g++", "c++", "clang++")
 TIMEOUT_S = 120.0
+SWITCH = "RADIXRT_NATIVE_KERNELS"
+"""Environment variable: 0 keeps to torch's operators."""
 
 _log = logging.getLogger(__name__)
+_one_at_a_time = threading.Lock()
+
+
+def build_ahead() -> None:
+    """Begin to compile in a thread, unless that is switched off; whoever calls `build` then waits for it."""
+    if os.environ.get(SWITCH) != "0":
+        threading.Thread(target=build, name="kernels", daemon=True).start()
 
 
 def build(target: str = "native", *, directory: Path | None = None) -> Path | None:
     """The compiled library's file; None where it cannot be made, with a warning that says why.
 
     `target`: the CPU to compile for, as -march takes it. `directory`: instead of <cache>/kernels. Safe with other
-    processes that do the same: a file appears under its name only when it is whole.
+    threads and processes that do the same: a file appears under its name only when it is whole.
     """
+    with _one_at_a_time:
+        return _build(target, directory)
+
+
+def _build(target: str, directory: Path | None) -> Path | None:
     compiler = _compiler()
     if compiler is None:
         _log.warning("no C++ compiler found (%s, or CXX): plain torch operators are used", ", ".join(COMPILERS))
