@@ -60,6 +60,8 @@ class Client:
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, timeout: float | None = None) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise InvalidRequest(f"base_url must begin with http:// or https://, but is {base_url!r}", param="base_url")
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
         if api_key is not None:

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import msgspec
 import zmq
 
-from radixrt.errors import EngineDead, RadixrtError
+from radixrt.errors import EngineDead, InvalidRequest, RadixrtError
 from radixrt.messages import Deltas, Failed, FromClient, Hello, Loading, Ready, StartupFailed, ToClient
-from radixrt.transport import Link, open_socket
+from radixrt.transport import Codec, DecodeError, Link, open_socket
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ class Connection:
         self._lock = threading.Lock()
         self._dead: RadixrtError | None = None
         self._numbers = itertools.count(1)
-        self._outgoing: deque[FromClient] = deque()
+        self._outgoing: deque[list[Any]] = deque()
+        self._codec: Codec[FromClient, FromClient] = Codec(FromClient)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._context: zmq.Context[Any] = zmq.Context()
@@ -95,12 +97,31 @@ class Connection:
             self._inboxes[number] = inbox
             return number
 
+    @property
+    def alive(self) -> bool:
+        """Requests are taken and can be answered."""
+        return self._dead is None
+
     def forget(self, request_id: int) -> None:
         with self._lock:
             self._inboxes.pop(request_id, None)
 
     def send(self, message: FromClient) -> None:
-        self._outgoing.append(message)
+        """Queue a message, from any thread.
+
+        It is encoded, and read back as the other side will, here in the caller's thread: a value of a wrong type, or
+        one that no message can carry, is the caller's InvalidRequest and costs nobody else anything.
+        """
+        try:
+            frames = self._codec.encode(message)
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise InvalidRequest(f"the request cannot be sent: {_reason(error)}") from error
+        with self._lock:  # a codec decodes one message at a time
+            try:
+                self._codec.decode(frames)
+            except DecodeError as error:
+                raise InvalidRequest(f"the request is malformed: {error}") from error
+        self._outgoing.append(frames)
         os.write(self._wake_write, b"\0")
 
     def fail(self, error: RadixrtError) -> None:
@@ -121,6 +142,17 @@ class Connection:
         os.close(self._wake_write)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception:
+            # Nobody must wait for answers that cannot come.
+            log.exception("the connection to the engine broke")
+            self.fail(EngineDead("the connection to the engine broke: the engine must be restarted"))
+        self._link.close()
+        self._context.term()
+        os.close(self._wake_read)
+
+    def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._link.socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
@@ -129,13 +161,10 @@ class Connection:
             with contextlib.suppress(BlockingIOError):  # woken by a message, not by a sender
                 os.read(self._wake_read, 65536)
             while self._outgoing:
-                if not self._link.send(self._outgoing.popleft()):
+                if not self._link.send_frames(self._outgoing.popleft()):
                     self.fail(EngineDead("the engine does not take requests any more"))
             for _, message in self._link.receive():
                 self._take(message)
-        self._link.close()
-        self._context.term()
-        os.close(self._wake_read)
 
     def _take(self, message: ToClient) -> None:
         if isinstance(message, Loading | Ready | StartupFailed):
@@ -164,6 +193,15 @@ class Connection:
                 loop.call_soon_threadsafe(_put_all, items)
             except RuntimeError:
                 log.debug("an event loop was closed before its answers came")
+
+
+def _reason(error: Exception) -> str:
+    """Why a message cannot be encoded, in the user's words."""
+    if isinstance(error, UnicodeEncodeError):
+        return "its text holds half of a surrogate pair, which is no character"
+    if isinstance(error, OverflowError):
+        return "it holds a number that is too large"
+    return str(error)
 
 
 def _put_all(items: list[tuple[AsyncInbox, Item]]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from radixrt.backend import Tokens
 from radixrt.collect import Collector
 from radixrt.config import EngineConfig
-from radixrt.connection import AsyncInbox, Connection, SyncInbox
+from radixrt.connection import AsyncInbox, Connection, Inbox, SyncInbox
 from radixrt.errors import Aborted, EngineDead, InvalidRequest, RadixrtError, StartupError
 from radixrt.launch import Trio
 from radixrt.messages import (
@@ -91,7 +91,7 @@ class Engine:
     @property
     def alive(self) -> bool:
         """All three processes run and the model is loaded."""
-        return self._trio.alive and self._info is not None and self._failure is None
+        return self._trio.alive and self._connection.alive and self._info is not None and self._failure is None
 
     @property
     def failure(self) -> RadixrtError | None:
@@ -211,31 +211,40 @@ class Engine:
         self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
         priority: int, timeout: float | None, *, stream: bool,
     ) -> DeltaStream:  # fmt: skip
-        message = as_prompt(prompt)
         inbox = SyncInbox()
-        number = self._connection.open(inbox)
-        self._connection.send(
-            Submit(
-                request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
-                priority=priority, stream=stream,
-            )
-        )  # fmt: skip
+        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream=stream)
         return DeltaStream(self._connection, number, inbox, params.n, timeout)
 
     def _astream(
         self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
         priority: int, timeout: float | None, *, stream: bool,
     ) -> AsyncDeltaStream:  # fmt: skip
-        message = as_prompt(prompt)
         inbox = AsyncInbox()
-        number = self._connection.open(inbox)
-        self._connection.send(
-            Submit(
-                request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
-                priority=priority, stream=stream,
-            )
-        )  # fmt: skip
+        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream=stream)
         return AsyncDeltaStream(self._connection, number, inbox, params.n, timeout)
+
+    def _submit(
+        self, inbox: Inbox, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None,
+        cache_salt: str | None, priority: int, timeout: float | None, *, stream: bool,
+    ) -> int:  # fmt: skip
+        """Send a request; its number. What is wrong with it is raised here."""
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(f"sampling_params must be a SamplingParams, not a {type(params).__name__}")
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise InvalidRequest(f"timeout must be a number of seconds, but is {timeout!r}", param="timeout")
+        message = as_prompt(prompt)
+        number = self._connection.open(inbox)
+        try:
+            self._connection.send(
+                Submit(
+                    request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
+                    priority=priority, stream=stream,
+                )
+            )  # fmt: skip
+        except BaseException:
+            self._connection.forget(number)
+            raise
+        return number
 
     # --- text and tokens ------------------------------------------------------------------------------------------
 

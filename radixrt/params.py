@@ -13,6 +13,8 @@ MAX_N = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_LOGPROBS = 20
+LARGEST = 2**31 - 1
+"""Largest count, token id or priority: they travel as 32-bit numbers."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,42 +62,76 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Index of the first prompt token that is scored (0 is given as None: nothing comes before it)."""
 
     def __post_init__(self) -> None:
-        _check(self.max_tokens is None or self.max_tokens >= 0, "max_tokens", "must be 0 or more", self.max_tokens)
-        _check(self.min_tokens >= 0, "min_tokens", "must be 0 or more", self.min_tokens)
+        if isinstance(self.stop, str | list):
+            stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+            msgspec.structs.force_setattr(self, "stop", stops)
+        if isinstance(self.stop_token_ids, list):
+            msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids))
+        self._check_integers()
+        self._check_numbers()
+        self._check_stops()
+        bias = self.logit_bias
+        _check(
+            isinstance(bias, dict) and len(bias) <= 65536, "logit_bias", "must map at most 65,536 token ids to numbers"
+        )
+        for token, value in bias.items():
+            _check(_is_integer(token, 0, LARGEST), "logit_bias", "must have token ids as keys", token)
+            _check(_is_number(value, -math.inf, math.inf), "logit_bias", "must have finite numbers as values", value)
+
+    def _check_integers(self) -> None:
+        for name, low, high in (
+            ("min_tokens", 0, LARGEST),
+            ("n", 1, MAX_N),
+            ("top_k", -1, LARGEST),
+            ("prompt_logprobs_start", 0, LARGEST),
+        ):
+            value = getattr(self, name)
+            _check(_is_integer(value, low, high), name, f"must be an integer between {low} and {high}", value)
+        for name, low, high in (
+            ("max_tokens", 0, LARGEST),
+            ("seed", -(2**63), 2**64 - 1),
+            ("logprobs", 0, MAX_LOGPROBS),
+            ("prompt_logprobs", 0, MAX_LOGPROBS),
+        ):
+            value = getattr(self, name)
+            _check(
+                value is None or _is_integer(value, low, high),
+                name, f"must be an integer between {low} and {high}, or None", value,
+            )  # fmt: skip
         _check(
             self.max_tokens is None or self.min_tokens <= self.max_tokens,
             "min_tokens", "must not be above max_tokens", self.min_tokens,
         )  # fmt: skip
-        _check(1 <= self.n <= MAX_N, "n", f"must be between 1 and {MAX_N}", self.n)
-        _check(_within(self.temperature, 0, 100), "temperature", "must be between 0 and 100", self.temperature)
-        _check(_within(self.top_p, 0, 1) and self.top_p > 0, "top_p", "must be above 0 and at most 1", self.top_p)
-        _check(self.top_k >= -1, "top_k", "must be -1 or 0 (all tokens) or more", self.top_k)
-        _check(_within(self.min_p, 0, 1), "min_p", "must be between 0 and 1", self.min_p)
-        for name in ("frequency_penalty", "presence_penalty"):
-            _check(_within(getattr(self, name), -2, 2), name, "must be between -2 and 2", getattr(self, name))
-        _check(
-            _within(self.repetition_penalty, 0, 10) and self.repetition_penalty > 0,
-            "repetition_penalty", "must be above 0 and at most 10", self.repetition_penalty,
-        )  # fmt: skip
-        _check(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit 64 bits", self.seed)
-        _check(len(self.stop) <= MAX_STOPS, "stop", f"must hold at most {MAX_STOPS} strings", len(self.stop))
-        _check(all(self.stop), "stop", "must not hold an empty string", list(self.stop))
-        _check(
-            all(len(s) <= MAX_STOP_CHARS for s in self.stop),
-            "stop", f"must hold strings of at most {MAX_STOP_CHARS} characters", "a longer one",
-        )  # fmt: skip
-        _check(len(self.stop_token_ids) <= MAX_STOPS, "stop_token_ids", f"must hold at most {MAX_STOPS} ids", "more")
-        _check(len(self.logit_bias) <= 65536, "logit_bias", "must hold at most 65,536 entries", len(self.logit_bias))
-        _check(
-            all(k >= 0 and math.isfinite(v) for k, v in self.logit_bias.items()),
-            "logit_bias", "must map token ids (0 or more) to finite numbers", "something else",
-        )  # fmt: skip
-        for name in ("logprobs", "prompt_logprobs"):
+
+    def _check_numbers(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_p", 1e-6, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("frequency_penalty", -2.0, 2.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("repetition_penalty", 0.01, 10.0),
+        ):
             value = getattr(self, name)
-            _check(value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value)
+            _check(_is_number(value, low, high), name, f"must be a number between {low:g} and {high:g}", value)
+
+    def _check_stops(self) -> None:
+        stops = self.stop
         _check(
-            self.prompt_logprobs_start >= 0, "prompt_logprobs_start", "must be 0 or more", self.prompt_logprobs_start
-        )
+            isinstance(stops, tuple) and all(isinstance(stop, str) for stop in stops),
+            "stop", "must be a string or a list of strings", stops,
+        )  # fmt: skip
+        _check(len(stops) <= MAX_STOPS, "stop", f"must hold at most {MAX_STOPS} strings, but holds {len(stops)}")
+        _check(all(stops), "stop", "must not hold an empty string", list(stops))
+        _check(
+            all(len(stop) <= MAX_STOP_CHARS for stop in stops),
+            "stop", f"must hold strings of at most {MAX_STOP_CHARS} characters",
+        )  # fmt: skip
+        ids = self.stop_token_ids
+        _check(
+            isinstance(ids, tuple) and len(ids) <= MAX_STOPS and all(_is_integer(token, 0, LARGEST) for token in ids),
+            "stop_token_ids", f"must hold at most {MAX_STOPS} token ids",
+        )  # fmt: skip
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,10 +176,19 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
 
 
-def _within(value: float, low: float, high: float) -> bool:
-    return math.isfinite(value) and low <= value <= high
+def _is_integer(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _check(ok: bool, param: str, rule: str, got: object) -> None:
+def _is_number(value: object, low: float, high: float) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and low <= value <= high
+    )
+
+
+_UNSAID = object()
+
+
+def _check(ok: bool, param: str, rule: str, got: object = _UNSAID) -> None:
     if not ok:
-        raise InvalidRequest(f"{param} {rule}, but is {got!r}", param=param)
+        raise InvalidRequest(f"{param} {rule}" + ("" if got is _UNSAID else f", but is {got!r}"), param=param)

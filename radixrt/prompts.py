@@ -33,6 +33,10 @@ def as_prompt(prompt: PromptLike) -> Prompt:
         raise InvalidRequest("prompt must not be an empty list", param="prompt")
     if all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
         return TokensPrompt(ids=token_array(prompt))  # type: ignore[arg-type]
+    if all(isinstance(item, str) for item in prompt):
+        raise InvalidRequest(
+            "prompt is a list of texts: give one text, and several prompts in several calls", param="prompt"
+        )
     return ChatPrompt(messages=[as_message(item, i) for i, item in enumerate(prompt)])
 
 
@@ -47,7 +51,11 @@ def as_message(message: object, position: int = 0) -> ChatMessage:
 
 
 def token_array(ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Token ids as int32[n]; InvalidRequest when one is negative or beyond 32 bits."""
+    """Token ids as int32[n]; InvalidRequest when one is no integer, negative or beyond 32 bits."""
+    if not all(isinstance(token, int) for token in ids):
+        raise InvalidRequest(
+            "token ids must be integers (engine.tokenize(text).ids gives those of a text)", param="prompt"
+        )
     if ids and not (min(ids) >= 0 and max(ids) < 2**31):
         raise InvalidRequest("token ids must be between 0 and the vocabulary's size", param="prompt")
     return np.asarray(ids, dtype=np.int32)

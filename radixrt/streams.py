@@ -14,12 +14,12 @@ class _Request:
     """What both kinds share: when it is over, and what leaving it early does."""
 
     def __init__(self, connection: Connection, number: int, samples: int, timeout_s: float | None) -> None:
+        self._over = False
         self._connection = connection
         self._number = number
         self._open_samples = samples
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._timeout_s = timeout_s
-        self._over = False
 
     @property
     def _left_s(self) -> float | None:

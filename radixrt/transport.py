@@ -94,7 +94,10 @@ class Link(Generic[In, Out]):
 
     def send(self, message: Out, peer: bytes | None = None) -> bool:
         """Queue a message; False when the peer is gone or its queue is full (nothing was sent)."""
-        frames = self._codec.encode(message)
+        return self.send_frames(self._codec.encode(message), peer)
+
+    def send_frames(self, frames: list[Any], peer: bytes | None = None) -> bool:
+        """`send` for a message that is encoded already."""
         if self._routed:
             frames.insert(0, peer)
         try:

@@ -39,8 +39,8 @@ def main() -> int:
 
         stepper, ready = load(config, report)
     except Exception as error:
-        # Whatever keeps us from starting is told to whoever waits.
-        log.exception("the runner cannot start")
+        # Whatever keeps us from starting is told to whoever waits; what we say ourselves needs no traceback.
+        log.log(logging.DEBUG if isinstance(error, RadixrtError) else logging.ERROR, "cannot start", exc_info=True)
         _refuse(inbox, error)
         link.close()
         context.term()

@@ -17,6 +17,8 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
     sampling = message.sampling
     if message.constraint is not None and sampling.ignore_eos:
         raise InvalidRequest("ignore_eos cannot be used with a constraint, which ends by itself", param="ignore_eos")
+    if message.constraint is not None and sampling.min_tokens:
+        raise InvalidRequest("min_tokens cannot be used with a constraint, which ends by itself", param="min_tokens")
     prompt = array("i", message.ids.tolist())
     if not prompt:
         raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")

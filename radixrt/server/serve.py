@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import time
@@ -66,6 +67,7 @@ def serve(
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
         lifespan="on",
     )
+    logging.getLogger("uvicorn.error").addFilter(_no_cancellations)
     server = _Server(config, state, dead_grace_s)
     if on_bound is not None:
         on_bound(url_of(listener))
@@ -77,6 +79,13 @@ def serve(
         raise state.failure
     if server.gave_up:
         raise EngineDead("one of the engine's processes died; the server has stopped")
+
+
+def _no_cancellations(record: logging.LogRecord) -> bool:
+    """A task that is cancelled because the server stops is no fault: uvicorn would print its traceback."""
+    return "CancelledError" not in record.getMessage() and not (
+        record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    )
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -71,7 +71,7 @@ def test_an_error_of_radixrt_names_the_line(tmp_path: Path, capsys: pytest.Captu
     path.write_text("from radixrt import SamplingParams\n\nSamplingParams(top_p=2)\n")
     assert run(str(path)) == 1
     err = capsys.readouterr().err
-    assert f"{path}:3: SamplingParams(top_p=2)\nerror: top_p must be above 0" in err
+    assert f"{path}:3: SamplingParams(top_p=2)\nerror: top_p must be a number between" in err
     assert "Traceback" not in err
 
 

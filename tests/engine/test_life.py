@@ -176,6 +176,34 @@ def test_a_bad_request_fails_alone(tiny: Engine) -> None:
     assert sum(len(delta.token_ids) for delta in good) == 40
 
 
+def test_what_cannot_be_sent_is_the_callers_error_and_nobody_elses(tiny: Engine) -> None:
+    good = tiny.stream("a", SamplingParams(max_tokens=60, ignore_eos=True))
+    few = SamplingParams(max_tokens=2)
+    bad = [
+        ({"prompt": "a\ud800"}, "surrogate"),
+        ({"prompt": "a", "priority": "high"}, "priority"),
+        ({"prompt": "a", "priority": 10**30}, "too large"),
+        ({"prompt": "a", "cache_salt": 3}, "cache_salt"),
+        ({"prompt": "a", "timeout": "4"}, "timeout"),
+        ({"prompt": ["a", "b"]}, "list of texts"),
+        ({"prompt": [{"role": "user", "tool_calls": [{"a": object()}]}]}, "sent"),
+    ]
+    for arguments, words in bad:
+        with pytest.raises(InvalidRequest, match=words):
+            tiny.generate(sampling_params=few, **arguments)
+    with pytest.raises(InvalidRequest, match="SamplingParams"):
+        tiny.generate("a", {"max_tokens": 2})
+    with pytest.raises(InvalidRequest, match="integers"):
+        tiny.score("a", [" b"])
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        tiny.tokenize("\ud800")
+    limits = SamplingParams(max_tokens=9, min_tokens=2)
+    with pytest.raises(InvalidRequest, match="min_tokens"):
+        tiny.generate("a", limits, constraint=radixrt.Constraint(kind="regex", value="a"))
+    assert sum(len(delta.token_ids) for delta in good) == 60
+    assert tiny.alive
+
+
 def test_errors_at_start_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="smollm2-135m"):
         Engine("smollm2-135n")

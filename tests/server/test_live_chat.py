@@ -186,3 +186,12 @@ def test_bad_constraints_fail_alone(live: Live) -> None:
             assert error_of(live.chat("hi", **bad, stream=stream, max_tokens=4), 400)["message"]
         assert live.answer("hi", choice=["fine"]) == "fine"
     assert set(before) <= {child.pid for child in live.children()}
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [{"max_tokens": 10**30}, {"priority": 10**30}, {"top_k": 2**63}, {"top_k": 10**30}, {"min_tokens": 10**30}],
+)
+def test_numbers_that_no_message_can_carry_cost_nobody_anything(live: Live, parameter: dict[str, int]) -> None:
+    assert error_of(live.chat("Hi", **{"max_tokens": 4, **parameter}), 400)["message"]
+    assert live.chat("Hi", max_tokens=4).status_code == 200
