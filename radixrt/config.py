@@ -108,7 +108,6 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     context_length: int | None
     kv_tokens: int | None
-    max_num_batched_tokens: int
     runner_address: str
     ipc_dir: str
     log_level: str

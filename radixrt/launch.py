@@ -95,7 +95,6 @@ class Trio:
                 threads=self.threads,
                 context_length=config.context_length,
                 kv_tokens=config.kv_tokens,
-                max_num_batched_tokens=config.max_num_batched_tokens,
                 runner_address=runner,
             ),
             "scheduler": SchedulerConfig(

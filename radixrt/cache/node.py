@@ -39,11 +39,6 @@ class Node:
     def is_root(self) -> bool:
         return self.parent is None
 
-    @property
-    def depth_tokens(self) -> int:
-        """Tokens from the root to the end of this node."""
-        return sum(len(node) for node in self.path())
-
     def path(self) -> list[Node]:
         """Nodes from the root's child down to this one; empty for a root."""
         nodes: list[Node] = []
@@ -53,12 +48,6 @@ class Node:
             node = node.parent
         nodes.reverse()
         return nodes
-
-    def root(self) -> Node:
-        node = self
-        while node.parent is not None:
-            node = node.parent
-        return node
 
     def slot_array(self, count: int | None = None) -> Slots:
         """Its first `count` slots (all by default), int32, a copy."""

@@ -156,7 +156,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
         begun = time.perf_counter()
-        planned: list[PlannedRow] = []
+        planned: dict[Row, PlannedRow] = {}
         leftover: list[int] = []
         budget = self.limits.max_num_batched_tokens
         retractions = self.rows.retractions
@@ -177,8 +177,8 @@ class Scheduler:
         if not planned:
             return None
         self._step_number += 1
-        masked = {item.row for item in planned if item.row.matcher is not None}
-        plan, order = build_plan(self._step_number, planned, self.rows.opens, self.rows.closes, masked)
+        masked = {row for row in planned if row.matcher is not None}
+        plan, order = build_plan(self._step_number, [*planned.values()], self.rows.opens, self.rows.closes, masked)
         self.rows.opens, self.rows.closes = [], []
         self.steps.append(Step(order, plan, masks_sent=not plan.masked.size))
         self.stats.planned(time.perf_counter() - begun)
@@ -194,12 +194,11 @@ class Scheduler:
         """A row that samples nothing and whose prompt the tree already has ends where it began."""
         self._finish(row, "length")
 
-    def _plan_row(self, row: Row, budget: int, planned: list[PlannedRow], leftover: list[int]) -> int:
+    def _plan_row(self, row: Row, budget: int, planned: dict[Row, PlannedRow], leftover: list[int]) -> int:
         """Put the row's next tokens into the step, `budget` at most; how many. 0 where there was no slot for any."""
-        busy = {item.row for item in planned}
         wanted = min(row.goal - row.planned, budget)
         drafts = drafts_for(row, min(self.limits.max_drafts, budget - wanted)) if wanted == 1 else []
-        slots = self.rows.slots_for(row, wanted + len(drafts), busy)
+        slots = self.rows.slots_for(row, wanted + len(drafts), planned)
         count = len(slots)
         if not count or row.node is None:
             return 0
@@ -226,7 +225,7 @@ class Scheduler:
         row.planned += count
         row.pending += item.sample
         row.drafting = bool(drafts)
-        planned.append(item)
+        planned[row] = item
         return count
 
     # --- results --------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Runner:
         )
         settings = {
             "model_path": str(model_path), "dtype": "float32", "threads": 1, "context_length": None, "kv_tokens": 512,
-            "max_num_batched_tokens": 64, "runner_address": address, "ipc_dir": self.directory, "log_level": "error",
+            "runner_address": address, "ipc_dir": self.directory, "log_level": "error",
         }  # fmt: skip
         self.process.stdin.write(msgspec.json.encode(RunnerConfig(**(settings | config))) + b"\n")
         self.process.stdin.flush()
