@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 CASES = Path(os.environ.get("RADIXRT_CASES", Path(__file__).parents[2] / "shared" / "cases"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long versions of histories, soaks and kernel sets too")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether the long version of a test is asked for: more steps, more shapes, the same assertions."""
+    return bool(request.config.getoption("--long"))
+
+
 def pytest_configure() -> None:
     # A shell starts background jobs with SIGINT ignored, and so would every child of the tests: Ctrl-C must reach them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
