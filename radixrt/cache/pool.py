@@ -84,9 +84,10 @@ class SlotPool:
         if int((~self._used).sum()) != self.free or len(self._start_of) != len(self._end_of):
             raise SlotError("the count of free slots is wrong")
 
-    def in_use(self) -> Slots:
-        """The slots in use, ascending (for checks)."""
-        return np.flatnonzero(self._used).astype(np.int32)
+    @property
+    def used_mask(self) -> NDArray[np.bool_]:
+        """bool[capacity], True where a slot is in use (for checks; not a copy)."""
+        return self._used
 
     def _take(self, start: int, count: int, parts: list[Slots]) -> int:
         end = self._end_of[start]

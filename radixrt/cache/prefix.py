@@ -11,10 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-
+from radixrt.cache.check import as_slots, check_owners, check_tree
 from radixrt.cache.eviction import EvictionPolicy
-from radixrt.cache.pool import SlotError, SlotPool, Slots
+from radixrt.cache.pool import SlotPool, Slots
 from radixrt.cache.tree import RadixTree
 
 
@@ -51,8 +50,4 @@ class PrefixCache:
     def check(self, row_owned: Iterable[int] = ()) -> None:
         """Raise SlotError unless free list, tree and `row_owned` are a partition of all slots, and both parts hold."""
         self.pool.check()
-        self.tree.check()
-        in_tree = [slot for _, node in self.tree.walk() for slot in node.slots]
-        owned = [*in_tree, *row_owned]
-        if not np.array_equal(np.sort(np.asarray(owned, dtype=np.int32)), self.pool.in_use()):
-            raise SlotError("the slots in use are not exactly those of the tree and of the running rows")
+        check_owners(check_tree(self.tree), as_slots(row_owned), self.pool.used_mask)

@@ -18,9 +18,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
+from radixrt.cache.check import check_tree
 from radixrt.cache.eviction import LRU, EvictionPolicy, EvictionQueue
+from radixrt.cache.misses import remember_evicted
 from radixrt.cache.node import Ids, Node
 from radixrt.cache.pool import SlotError
+from radixrt.cache.watch import Reason, TreeWatcher
+
+ROOTS_KEPT = 256
+"""Empty roots that remember what was evicted under them are kept while there are no more roots than this."""
 
 
 class RadixTree:
@@ -49,7 +55,16 @@ class RadixTree:
         self.evictable = 0
         """Of these, tokens in nodes that nobody locks."""
         self.evicted = 0
-        """Tokens evicted since start."""
+        """Tokens evicted under pressure since start."""
+        self.evictions = 0
+        """Nodes, or tails of nodes, that these were."""
+        self.epoch = 0
+        """Stamped on nodes that grow: the caller's count of steps planned."""
+        self.watchers: list[TreeWatcher] = []
+
+    @property
+    def policy(self) -> EvictionPolicy:
+        return self._queue.policy
 
     def root(self, namespace: Hashable) -> Node:
         """The namespace's root, made when it is first asked for."""
@@ -68,20 +83,22 @@ class RadixTree:
         _, depth, within = self._walk(root, ids, limit)
         return depth + within
 
-    def match(self, namespace: Hashable, ids: Ids, limit: int) -> tuple[Node, int]:
+    def match(self, namespace: Hashable, ids: Ids, limit: int, priority: int | None = None) -> tuple[Node, int]:
         """(node, length): the node at whose end the longest cached prefix of ids[:limit] ends.
 
-        Splits a node where the prefix ends inside it, and marks the path as used. Lock the node before anything else
-        is inserted or evicted.
+        Splits a node where the prefix ends inside it, and marks the path as used, by a request of `priority`. Lock the
+        node before anything else is inserted or evicted.
         """
         node, depth, within = self._walk(self.root(namespace), ids, limit)
         if within:
             child = node.children[ids[depth]]
             node = self._split(child, within)
             depth += within
-        self.touch(node)
         for step in node.path():
             step.hits += 1
+            if priority is not None:
+                step.priority = min(step.priority, priority)
+        self.touch(node)
         return node, depth
 
     def touch(self, node: Node) -> None:
@@ -90,14 +107,19 @@ class RadixTree:
         step: Node | None = node
         while step is not None:
             step.last_used = now
-            if step.ticket:
-                self._queue.offer(step)
+            if step.parent is not None:
+                self._queue.used(step)
             step = step.parent
         self._queue.compact(self.nodes)
 
-    def walk(self) -> Iterator[tuple[int, Node]]:
-        """(depth, node) of every node in depth-first order, roots (depth 0) first."""
-        for root in self._roots.values():
+    def namespaces(self) -> list[Hashable]:
+        """Those that have a root."""
+        return list(self._roots)
+
+    def walk(self, where: Callable[[Hashable], bool] | None = None) -> Iterator[tuple[int, Node]]:
+        """(depth, node) of every node, or of those in the namespaces that `where` accepts, in depth-first order, roots
+        (depth 0) first."""
+        for root in [root for key, root in self._roots.items() if where is None or where(key)]:
             stack = [(0, root)]
             while stack:
                 depth, node = stack.pop()
@@ -116,28 +138,33 @@ class RadixTree:
             step.locks += 1
             step = step.parent
 
-    def unlock(self, node: Node) -> None:
-        """Take back one lock on the path from `node` to the root."""
+    def unlock(self, node: Node, *, used: bool = True) -> None:
+        """Take back one lock on the path from `node` to the root; `used`: that was a use, up to now."""
         now = self._clock()
         step: Node | None = node
         while step is not None:
             if step.locks <= 0:
                 raise SlotError("a node was unlocked more often than it was locked")
             step.locks -= 1
-            step.last_used = now
+            parent = step.parent
+            if used:
+                step.last_used = now
+                if parent is not None:
+                    self._queue.used(step)
             if step.locks == 0:
                 self.evictable += len(step)
-                if not step.children and not step.is_root:
+                if not step.children and parent is not None:
                     self._queue.offer(step)
-            parent = step.parent
             if parent is None:
                 self._forget_empty_root(step)
             step = parent
 
     # --- growing --------------------------------------------------------------------------------------------------
 
-    def extend(self, node: Node, tokens: Sequence[int], slots: Sequence[int]) -> tuple[Node, int]:
-        """Put `tokens` with their `slots` behind `node`; (new end, duplicates).
+    def extend(
+        self, node: Node, tokens: Sequence[int], slots: Sequence[int], priority: int = 0
+    ) -> tuple[Node, int]:  # fmt: skip
+        """Put `tokens` with their `slots` behind `node`, for a request of `priority`; (new end, duplicates).
 
         The caller holds one lock that ends at `node`; the lock moves along to the new end. The first `duplicates`
         tokens were there already: the tree keeps the slots it has, and the caller still owns slots[:duplicates].
@@ -152,16 +179,25 @@ class RadixTree:
         if depth < len(tokens):
             rest, rest_slots = array("i", tokens[depth:]), array("i", slots[depth:])
             self.tokens += len(rest)
+            if end.ghosts:
+                end.ghosts.discard(rest[0])
             if not end.children and end.locks == 1 and not end.is_root:
                 end.tokens.extend(rest)
                 end.slots.extend(rest_slots)
+                end.ghosts = None
+                end.priority = min(end.priority, priority)
             else:
                 child = end.children[rest[0]] = Node(end, rest, rest_slots)
                 child.last_used = self._clock()
                 child.locks = 1
+                child.priority = priority
                 self._queue.withdraw(end)
                 self.nodes += 1
                 end = child
+                self._queue.used(end)
+            end.epoch = self.epoch
+            for watcher in self.watchers:
+                watcher.grown(end, len(rest))
         return end, depth
 
     # --- shrinking ------------------------------------------------------------------------------------------------
@@ -173,44 +209,33 @@ class RadixTree:
         """
         freed = 0
         while freed < count:
-            node = next(self._queue.drain(), None)
+            node = self._queue.pop()
             if node is None:
                 break
             take = min(len(node), count - freed)
             freed += take
-            self._cut(node, take)
+            self.evictions += 1
+            self.policy.evicted(node, take == len(node))
+            self._cut(node, take, "pressure")
         self.evicted += freed
         return freed
 
-    def clear(self) -> int:
-        """Free everything that nobody locks; the number of tokens."""
-        return self.evict(self.tokens)
+    def clear(self, where: Callable[[Hashable], bool] | None = None, reason: Reason = "flush") -> int:
+        """Free everything that nobody locks, in the namespaces that `where` accepts; the number of tokens."""
+        before = self.tokens
+        for _, node in reversed(list(self.walk(where))):
+            if not node.is_root and not node.locks and not node.children:
+                self._queue.withdraw(node)
+                self.policy.evicted(node, True)
+                self._cut(node, len(node), reason)
+        if not self.tokens:
+            for watcher in self.watchers:
+                watcher.cleared()
+        return before - self.tokens
 
     def check(self) -> None:
-        """Raise SlotError where an invariant of the class does not hold; O(tokens)."""
-        tokens = evictable = nodes = 0
-        seen: set[int] = set()
-        for _, node in self.walk():
-            if len(node.tokens) != len(node.slots):
-                raise SlotError("a node has as many slots as tokens")
-            if node.locks < sum(child.locks for child in node.children.values()):
-                raise SlotError("a node has fewer locks than its children together")
-            for first, child in node.children.items():
-                if child.parent is not node or not child.tokens or child.tokens[0] != first:
-                    raise SlotError("a child is not where its first token says")
-            if node.is_root:
-                continue
-            nodes += 1
-            tokens += len(node)
-            seen.update(node.slots)
-            if node.locks == 0:
-                evictable += len(node)
-            if (node.locks == 0 and not node.children) != bool(node.ticket):
-                raise SlotError("the eviction queue differs from the unlocked leaves")
-        if (tokens, evictable, nodes) != (self.tokens, self.evictable, self.nodes):
-            raise SlotError("the tree's counts differ from its nodes")
-        if len(seen) != tokens:
-            raise SlotError("a slot is in the tree twice")
+        """Raise SlotError where an invariant of the class does not hold; O(nodes) and a linear pass over the slots."""
+        check_tree(self)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -234,23 +259,31 @@ class RadixTree:
             raise SlotError("a split must fall inside a node")
         upper = Node(parent, node.tokens[:at], node.slots[:at])
         upper.locks, upper.hits, upper.last_used = node.locks, node.hits, node.last_used
+        upper.pins, upper.priority, upper.epoch, upper.rank = node.pins, node.priority, node.epoch, node.rank
         upper.children[node.tokens[at]] = node
         parent.children[upper.tokens[0]] = upper
         node.parent = upper
+        node.start += at
         node.tokens, node.slots = node.tokens[at:], node.slots[at:]
         self.nodes += 1
+        for watcher in self.watchers:
+            watcher.split(upper, node)
         return upper
 
-    def _cut(self, node: Node, count: int) -> None:
+    def _cut(self, node: Node, count: int, reason: Reason) -> None:
         """Drop the last `count` tokens of an unlocked leaf, and the leaf with its last token."""
         parent = node.parent
         if parent is None or node.locks or node.children:
             raise SlotError("only an unlocked leaf can be evicted")
+        kept = len(node) - count
+        for watcher in self.watchers:
+            watcher.evicting(node, kept, reason)
         self.tokens -= count
         self.evictable -= count
-        self._release(node.slots[len(node) - count :])
-        if count < len(node):
-            del node.tokens[-count:], node.slots[-count:]
+        self._release(node.slots[kept:])
+        remember_evicted(node if kept else parent, node.tokens[kept])
+        if kept:
+            del node.tokens[kept:], node.slots[kept:]
             self._queue.offer(node)
             return
         del parent.children[node.tokens[0]]
@@ -261,7 +294,7 @@ class RadixTree:
             self._queue.offer(parent)
 
     def _forget_empty_root(self, root: Node) -> None:
-        if not root.children and root.locks == 0:
+        if not root.children and root.locks == 0 and (not root.ghosts or len(self._roots) > ROOTS_KEPT):
             self._roots.pop(root.key, None)
 
 

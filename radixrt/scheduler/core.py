@@ -350,7 +350,7 @@ class Scheduler:
             return  # planned before its rows had failed
         for row in list(self.rows.running):
             self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
-        self.cache.tree.clear()
+        self.cache.tree.clear(reason="failure")
         self.flush()
         self.verify()
 

@@ -67,4 +67,4 @@ def test_random_histories_against_a_set(history: list[tuple[bool, int, int]]) ->
             free |= set(chosen)
             held = [slot for slot in held if slot not in set(chosen)]
         pool.check()
-        assert pool.free == len(free) and set(pool.in_use().tolist()) == set(held)
+        assert pool.free == len(free) and set(np.flatnonzero(pool.used_mask).tolist()) == set(held)
