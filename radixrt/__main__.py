@@ -2,5 +2,4 @@
 
 from radixrt.cli import main
 
-if __name__ == "__main__":
-    main()
+main()

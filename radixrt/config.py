@@ -8,6 +8,7 @@ import msgspec
 
 from radixrt.limits import Limits
 
+LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16"]
 Weights = Literal["auto", "bf16", "int8", "int4"]
 
@@ -52,6 +53,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False
     """Prove the cache's invariants after every step (debugging; tests set it)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    log_format: LogFormat = "text"
+    """Log lines of all processes, on stderr, as text or as one JSON object a line."""
     start_timeout_s: float = 300.0
     grammar: Limits = Limits()
     """What a constraint may cost (`--grammar-...`)."""
@@ -71,6 +74,7 @@ class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler -> tokenizer."""
     ipc_dir: str
     log_level: str
+    log_format: LogFormat = "text"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +99,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Limits = Limits()
     check: bool
     log_level: str
+    log_format: LogFormat = "text"
 
 
 class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,3 +116,4 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     runner_address: str
     ipc_dir: str
     log_level: str
+    log_format: LogFormat = "text"

@@ -71,6 +71,31 @@ class Unauthorized(RadixrtError):
     type = "authentication_error"
 
 
+class Forbidden(RadixrtError):
+    """The key is right, but it may not do this."""
+
+    status = 403
+    type = "permission_error"
+
+
+class RateLimited(RadixrtError):
+    """The key has used what it may: come back after `retry_after_s` seconds (None: not before the server restarts)."""
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.retry_after_s = retry_after_s
+
+
 class NotFound(RadixrtError):
     """The model or object that the request names does not exist here."""
 
@@ -114,7 +139,7 @@ class StartupError(RadixrtError):
 _KINDS: dict[str, type[RadixrtError]] = {
     cls.__name__: cls
     for cls in (
-        InvalidRequest, ContextLengthExceeded, ConstraintError, Unauthorized, NotFound, Overloaded,
-        Aborted, EngineDead, GenerationFailed, ModelError, StartupError,
+        InvalidRequest, ContextLengthExceeded, ConstraintError, Unauthorized, Forbidden, RateLimited, NotFound,
+        Overloaded, Aborted, EngineDead, GenerationFailed, ModelError, StartupError,
     )
 }  # fmt: skip

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -80,12 +81,17 @@ class Trio:
     def _configs(self, config: EngineConfig, model_path: Path) -> dict[str, msgspec.Struct]:
         """Each process's own config, made from the user's: the one place where they meet."""
         name = config.served_model_name or _public_name(config.model)
-        links = {
+        links: dict[str, Any] = {
             "scheduler_in": f"ipc://{self.directory}/to-scheduler",
             "scheduler_out": f"ipc://{self.directory}/from",
         }
         runner = f"ipc://{self.directory}/runner"
-        common = {"model_path": str(model_path), "ipc_dir": self.directory, "log_level": config.log_level}
+        common: dict[str, Any] = {
+            "model_path": str(model_path),
+            "ipc_dir": self.directory,
+            "log_level": config.log_level,
+            "log_format": config.log_format,
+        }
         return {
             "runner": RunnerConfig(
                 **common,

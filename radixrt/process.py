@@ -12,31 +12,65 @@ import shutil
 import signal
 import sys
 import threading
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 Config = TypeVar("Config")
+LogFormat: TypeAlias = Literal["text", "json"]
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""Id of the HTTP request that the current task answers; stands in its log lines."""
 
 
 def start(name: str, config_type: type[Config]) -> Config:
     """Read this process's config, set up logging and the lifeline; called first in each `__main__`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = msgspec.json.decode(_read_line(0), type=config_type)
-    setup_logging(getattr(config, "log_level", "warning"), name)
+    setup_logging(getattr(config, "log_level", "warning"), name, getattr(config, "log_format", "text"))
     directory = getattr(config, "ipc_dir", "")
     threading.Thread(target=_lifeline, args=(directory,), daemon=True, name="lifeline").start()
     return config
 
 
-def setup_logging(level: str, process: str) -> None:
-    """The one logging set-up: stderr, with time, process and level."""
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format=f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s",
-        force=True,
-    )
+def setup_logging(level: str, process: str, log_format: LogFormat = "text") -> None:
+    """The one logging set-up: stderr, with time, process and level, as lines of text or of JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines(process) if log_format == "json" else _TextLines(process))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _TextLines(logging.Formatter):
+    def __init__(self, process: str) -> None:
+        super().__init__(f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        name = request_id.get()
+        return super().format(record) + (f" [{name}]" if name else "")
+
+
+class _JsonLines(logging.Formatter):
+    """One object a line: time (Unix seconds), process, level, logger, message, and where there is one request_id and
+    exception."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": record.created,
+            "process": self._process,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if name := request_id.get():
+            line["request_id"] = name
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
 
 
 def _read_line(descriptor: int) -> bytes:

@@ -22,7 +22,7 @@ CASES = Path(os.environ.get("RADIXRT_CASES", Path(__file__).parents[2] / "shared
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the long versions of histories, soaks and kernel sets too")
+    parser.addoption("--long", action="store_true", help="run the long versions of histories, soaks and kernel sets")
 
 
 @pytest.fixture(scope="session")

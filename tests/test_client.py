@@ -25,6 +25,7 @@ from radixrt.errors import (
 from radixrt.messages import ChatMessage, ChatPrompt, TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import Usage
+from radixrt.server.keys import keys_of
 
 from .server.conftest import Served, serving
 from .server.fake_backend import REPLY, FakeBackend, logprob
@@ -196,7 +197,7 @@ def test_what_is_no_radixrt_server() -> None:
 
 def test_the_key() -> None:
     backend = FakeBackend()
-    with serving(backend, backend, api_key="K") as served:
+    with serving(backend, backend, keys=keys_of(["K"])) as served:
         with Client(f"{served.url}/v1/", api_key="K") as client:
             assert client.generate("x").text == REPLY
         with Client(served.url) as client, pytest.raises(Unauthorized):

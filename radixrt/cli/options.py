@@ -71,6 +71,7 @@ FLAGS: dict[str, Any] = {
         show_default="OMP_NUM_THREADS, else the usable cores",
     ),
     "log_level": typer.Option("--log-level", help="debug also shows tracebacks of errors.", rich_help_panel=ENGINE),
+    "log_format": typer.Option("--log-format", help="json: one object a line.", rich_help_panel=ENGINE),
     "start_timeout_s": typer.Option(
         "--start-timeout-s",
         metavar="SECONDS",

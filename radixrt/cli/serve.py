@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from radixrt.results import ModelInfo
 
 SERVER = "Options of the server"
+GUARD = "Who may call"
 
 
 @with_engine_options
@@ -27,14 +29,60 @@ def serve(
         int,
         typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 takes a free one.", rich_help_panel=SERVER),
     ] = 8000,
+    uds: Annotated[
+        Path | None,
+        typer.Option("--uds", metavar="PATH", help="Listen on this Unix socket instead.", rich_help_panel=SERVER),
+    ] = None,
+    ssl_certfile: Annotated[
+        Path | None,
+        typer.Option("--ssl-certfile", metavar="PEM", help="Serve HTTPS with this certificate.", rich_help_panel=GUARD),
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None,
+        typer.Option("--ssl-keyfile", metavar="PEM", help="The certificate's private key.", rich_help_panel=GUARD),
+    ] = None,
+    ssl_ca_certs: Annotated[
+        Path | None,
+        typer.Option(
+            "--ssl-ca-certs", metavar="PEM", help="Ask clients for a certificate of this CA.", rich_help_panel=GUARD
+        ),
+    ] = None,
     api_key: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--api-key",
             metavar="KEY",
             envvar="RADIXRT_API_KEY",
-            help="Refuse requests without this key.",
-            rich_help_panel=SERVER,
+            help="Refuse requests without a key; repeatable.",
+            rich_help_panel=GUARD,
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key-file",
+            metavar="JSON",
+            help="Keys with names, namespaces, rates and budgets.",
+            rich_help_panel=GUARD,
+        ),
+    ] = None,
+    admin_api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--admin-api-key",
+            metavar="KEY",
+            envvar="RADIXRT_ADMIN_API_KEY",
+            help="Operations (/metrics, /flush_cache, ...) need this key.",
+            rich_help_panel=GUARD,
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="On a loopback address: another name that Host may have; repeatable.",
+            rich_help_panel=GUARD,
         ),
     ] = None,
     cors_origin: Annotated[
@@ -43,7 +91,7 @@ def serve(
             "--cors-origin",
             metavar="URL",
             help="Let browser pages of this origin call the server; repeatable.",
-            rich_help_panel=SERVER,
+            rich_help_panel=GUARD,
         ),
     ] = None,
     drain_timeout_s: Annotated[
@@ -67,16 +115,23 @@ def serve(
     """
     from radixrt import Engine
     from radixrt.process import setup_logging
+    from radixrt.server.keys import keys_of
+    from radixrt.server.serve import Tls
     from radixrt.server.serve import serve as serve_http
 
-    setup_logging(engine_options["log_level"], "server")
+    if (ssl_certfile is None) != (ssl_keyfile is None) or (ssl_ca_certs and not ssl_certfile):
+        raise typer.BadParameter("--ssl-certfile and --ssl-keyfile go together, --ssl-ca-certs with both")
+    setup_logging(engine_options["log_level"], "server", engine_options["log_format"])
     with Stages() as stages:
         banner = Banner(stages)
         serve_http(
             lambda: Engine(model, **engine_options, on_progress=stages),
             host=host,
             port=port,
-            api_key=api_key,
+            uds=uds,
+            tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if ssl_certfile and ssl_keyfile else None,
+            keys=keys_of(api_key or (), file=api_key_file, admin=admin_api_key),
+            allowed_hosts=allowed_host or (),
             cors_origins=cors_origin or (),
             drain_timeout_s=drain_timeout_s,
             access_log=engine_options["log_level"] in ("debug", "info"),

@@ -17,7 +17,10 @@ import radixrt
 from radixrt.errors import RadixrtError
 from radixrt.results import ModelInfo
 from radixrt.server import models, native, ops, tokens
+from radixrt.server.callers import Callers
 from radixrt.server.errors import on_http_exception, on_radixrt_error
+from radixrt.server.hosts import CheckHost
+from radixrt.server.keys import Access, Keys
 from radixrt.server.metrics import HttpMetrics
 from radixrt.server.middleware import Guard, RequireKey
 from radixrt.server.native_types import DecodeRequest, EncodeRequest, GenerateRequest, ScoreRequest
@@ -35,6 +38,8 @@ class Route:
     handler: Callable[[Request], Awaitable[Response]]
     body: type | None = None
     """Type of the JSON body, for the description at /openapi.json; the handler reads and checks it."""
+    access: Access = "key"
+    """Who may call it, where the server has keys."""
 
 
 ROUTES = (
@@ -48,12 +53,12 @@ ROUTES = (
     Route("POST", "/score", native.score, ScoreRequest),
     Route("POST", "/encode", native.encode, EncodeRequest),
     Route("POST", "/decode", native.decode, DecodeRequest),
-    Route("GET", "/health", ops.health),
+    Route("GET", "/health", ops.health, access="open"),
     Route("GET", "/ready", ops.ready),
-    Route("GET", "/metrics", ops.metrics),
+    Route("GET", "/metrics", ops.metrics, access="admin"),
     Route("GET", "/server_info", ops.server_info),
     Route("GET", "/cache", ops.cache),
-    Route("POST", "/flush_cache", ops.flush_cache),
+    Route("POST", "/flush_cache", ops.flush_cache, access="admin"),
 )
 
 
@@ -61,7 +66,8 @@ def create_app(
     engine: ServingEngine | OpenEngine,
     *,
     served_name: str | None = None,
-    api_key: str | None = None,
+    keys: Keys | None = None,
+    allowed_hosts: Sequence[str] | None = None,
     cors_origins: Sequence[str] = (),
     limits: Limits | None = None,
     on_ready: Callable[[ModelInfo], None] | None = None,
@@ -70,8 +76,9 @@ def create_app(
 
     An engine that is given stays the caller's, to close. A callable that makes one is called in a thread when the
     application starts, and what it made is closed when the application ends. `served_name` is the model's name for
-    clients (None: the engine's own). With `api_key` every route but /health needs it. Without `cors_origins` no
-    browser of another origin may read answers.
+    clients (None: the engine's own). With `keys` every route but those declared open needs one. With `allowed_hosts`
+    (also an empty one) the Host header must be a loopback name or one of them. Without `cors_origins` no browser of
+    another origin may read answers.
     """
     state = ServerState(served_name=served_name, limits=limits or Limits(), on_ready=on_ready)
 
@@ -103,8 +110,12 @@ def create_app(
         app.add_api_route(route.path, route.handler, methods=[route.method])
     describe(app, {route.path: route.body for route in ROUTES if route.body is not None})
     # The last one added is the outermost: what RequireKey refuses is counted, and carries CORS headers.
-    if api_key is not None:
-        app.add_middleware(RequireKey, api_key=api_key)
+    if keys:
+        app.add_middleware(
+            RequireKey, callers=Callers(keys), access={route.path: route.access for route in ROUTES}
+        )  # fmt: skip
+    if allowed_hosts is not None:
+        app.add_middleware(CheckHost, allowed=allowed_hosts)
     app.add_middleware(Guard, metrics=app.state.http_metrics)
     if cors_origins:
         app.add_middleware(

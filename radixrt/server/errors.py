@@ -6,6 +6,7 @@ The first four are OpenAI's; `kind` names the class of `radixrt.errors`, from wh
 from __future__ import annotations
 
 import logging
+import math
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.errors import InvalidRequest, NotFound, Overloaded, RadixrtError, Unauthorized
+from radixrt.errors import InvalidRequest, NotFound, Overloaded, RadixrtError, RateLimited, Unauthorized
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ def error_response(error: RadixrtError) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Overloaded):
         headers["Retry-After"] = "1"
+    if isinstance(error, RateLimited) and error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     return Response(error_body(error), error.status, headers, "application/json")
 
 

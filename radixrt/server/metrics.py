@@ -60,10 +60,14 @@ class HttpMetrics:
         )
 
     def count(self, scope: Scope, status: int) -> None:
-        # Neither a client's path nor an invented method may become a label: each new one would live for ever.
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        route = getattr(scope.get("route"), "path", "unmatched")
-        self._requests.labels(method, route, str(status)).inc()
+        self._requests.labels(*route_of(scope), str(status)).inc()
+
+
+def route_of(scope: Scope) -> tuple[str, str]:
+    """Method and route template of a request. Neither a client's path nor an invented method may become a label: each
+    new one would live for ever."""
+    method = scope["method"] if scope["method"] in METHODS else "other"
+    return method, getattr(scope.get("route"), "path", "unmatched")
 
 
 def exposition(http: HttpMetrics, stats: EngineStats | None) -> tuple[bytes, str]:

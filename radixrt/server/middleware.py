@@ -3,42 +3,90 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import logging
+import time
+import uuid
+from collections.abc import Mapping
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from radixrt.errors import RadixrtError, Unauthorized
+from radixrt.errors import Forbidden, RadixrtError, Unauthorized
+from radixrt.process import request_id
+from radixrt.server.callers import ANYBODY, Caller, Callers, enter
 from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_response
-from radixrt.server.metrics import HttpMetrics
+from radixrt.server.keys import Access
+from radixrt.server.metrics import HttpMetrics, route_of
 from radixrt.server.sse import ClientGone
 
-OPEN_PATHS = frozenset({"/health"})
-"""What answers without a key. Everything else needs it, routes that do not exist included."""
+access_log = logging.getLogger("radixrt.access")
 
 CLIENT_CLOSED = 499
 """Counted for a request whose client left before the answer; nobody receives it."""
 
 
 class RequireKey:
-    """Refuse every request without `Authorization: Bearer KEY`."""
+    """Answer only to who has a key, on every path that is not declared open, routes that do not exist included."""
 
-    def __init__(self, app: ASGIApp, *, api_key: str) -> None:
+    def __init__(self, app: ASGIApp, *, callers: Callers, access: Mapping[str, Access]) -> None:
         self._app = app
-        self._expected = f"Bearer {api_key}".encode()
+        self._callers = callers
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = b"".join(value for name, value in scope["headers"] if name == b"authorization")
-            if not hmac.compare_digest(given, self._expected):
-                words = "the API key is wrong" if given else "an API key is needed: Authorization: Bearer KEY"
-                await error_response(Unauthorized(words, code="invalid_api_key"))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # The path that the router goes by, not one put together from headers.
+        access = self._access.get(scope["path"], "key")
+        try:
+            caller = self._caller(scope, access)
+        except RadixrtError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        enter(caller)
+        scope["radixrt.caller"] = caller.name
+        left = caller.allowance.headers() if caller.allowance is not None else {}
+        await self._app(scope, receive, with_headers(send, left) if left else send)
+
+    def _caller(self, scope: Scope, access: Access) -> Caller:
+        if access == "open":
+            return ANYBODY
+        secrets = [secret for name, value in scope["headers"] if (secret := _secret(name, value)) is not None]
+        caller = self._callers.find(secrets)
+        if caller is None:
+            words = "the API key is wrong" if secrets else "an API key is needed: Authorization: Bearer KEY"
+            raise Unauthorized(words, code="invalid_api_key")
+        if access == "admin" and not caller.operator:
+            raise Forbidden("this route needs an admin key", code="admin_key_needed")
+        if access == "key" and scope["method"] == "POST" and caller.allowance is not None:
+            caller.allowance.admit()
+        return caller
+
+
+def _secret(name: bytes, value: bytes) -> bytes | None:
+    """The key in a header: `Authorization: Bearer KEY`, or `x-api-key: KEY` as Anthropic's clients send it."""
+    if name == b"x-api-key":
+        return value
+    scheme, _, secret = value.partition(b" ")
+    return secret.strip() if name == b"authorization" and scheme.lower() == b"bearer" else None
+
+
+def with_headers(send: Send, headers: Mapping[str, str]) -> Send:
+    """`send`, adding headers to the response."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(headers)
+        await send(message)
+
+    return sending
 
 
 class Guard:
-    """Count each request once, by its route's template; turn an unexpected exception into a 500 that hides it."""
+    """Give each request an id of our own, count and log it once, by its route's template and never by what the client
+    wrote, and turn an unexpected exception into a 500 that hides it."""
 
     def __init__(self, app: ASGIApp, *, metrics: HttpMetrics) -> None:
         self._app = app
@@ -48,12 +96,14 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 0
+        status, begun, name = 0, time.monotonic(), f"req_{uuid.uuid4().hex}"
+        request_id.set(name)
 
         async def watched(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
         async def fail(error: RadixrtError) -> None:
@@ -73,3 +123,7 @@ class Guard:
             await fail(as_radixrt_error(error))
         finally:
             self._metrics.count(scope, status or 500)
+            access_log.info(
+                "%s %s %d %.0f ms %s",
+                *route_of(scope), status or 500, 1000 * (time.monotonic() - begun), scope.get("radixrt.caller") or "-",
+            )  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeAlias
 from radixrt.backend import Backend
 from radixrt.errors import EngineDead, NotFound, Overloaded, RadixrtError, StartupError
 from radixrt.results import CacheNode, EngineStats, ModelInfo
+from radixrt.server.metered import metered
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class ServerState:
     def adopt(self, engine: ServingEngine) -> None:
         """Serve an engine that somebody else opened and will close."""
         self.served_name = self.served_name or engine.info.name
-        self._engine = engine
+        self._engine = metered(engine)
         if self.on_ready is not None:
             self.on_ready(engine.info)
 

@@ -57,7 +57,7 @@ def test_every_field_of_the_config_has_a_flag(command: str) -> None:
 
 def test_the_server_has_the_flags_of_the_peers() -> None:
     flags = params("serve")
-    for name in ("host", "port", "api_key", "cors_origin"):
+    for name in ("host", "port", "uds", "api_key", "ssl_certfile", "ssl_keyfile", "cors_origin"):
         assert flags[name] == ["--" + name.replace("_", "-")]
 
 

@@ -48,7 +48,9 @@ class Served:
 def serving(engine: Any, backend: FakeBackend, **options: Any) -> Iterator[Served]:
     app = create_app(engine, **options)
     listener: socket.socket = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="warning", ws="none", lifespan="on"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, ws="none", lifespan="on")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radixrt.errors import EngineDead, StartupError
 from radixrt.server.app import create_app
+from radixrt.server.keys import keys_of
 from radixrt.server.serve import bind, serve, url_of
 from radixrt.server.state import Limits
 
@@ -157,7 +158,7 @@ def test_every_route_needs_the_key() -> None:
     backend = FakeBackend()
     app_routes = [r for r in create_app(backend).routes if getattr(r, "methods", None)]
     assert len(app_routes) > 15
-    with serving(backend, backend, api_key="K", cors_origins=["http://app.test"]) as served:
+    with serving(backend, backend, keys=keys_of(["K"]), cors_origins=["http://app.test"]) as served:
         walked = 0
         for route in app_routes:
             path = route.path.replace("{model_id:path}", "fake")  # type: ignore[attr-defined]

@@ -1,0 +1,53 @@
+"""Whether a request's Host header names this server.
+
+A page of any web site can make a browser send requests to a loopback address under the site's own name (DNS rebinding);
+the Host header then is that name. A server on a loopback address therefore answers only to names of the loopback.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from radixrt.errors import Forbidden
+from radixrt.server.errors import error_response
+
+
+class CheckHost:
+    """Refuse requests whose Host is neither a loopback name nor one of `allowed`, whatever the port."""
+
+    def __init__(self, app: ASGIApp, *, allowed: Iterable[str] = ()) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            # HTTP/1.0 may leave it out; two of them are two opinions.
+            if len(given) > 1 or (given and not self._is_ours(given[0])):
+                refused = Forbidden(
+                    "the Host header names another server; allow a name with --allowed-host", code="host_not_allowed"
+                )
+                await error_response(refused)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return name is not None and "@" not in host and (is_loopback(name) or name in self._allowed)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means this machine alone."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

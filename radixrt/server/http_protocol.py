@@ -1,0 +1,66 @@
+"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks: size of a request's head, and time to send it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+logger = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Request line and headers together, give or take what came in one read."""
+HEAD_TIMEOUT_S = 30.0
+"""From the first byte of a request to the end of its headers; and from the connection to the first byte."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Closes a connection whose request head is too long or too slow; a body is bounded where it is read."""
+
+    _head_bytes = 0
+    _in_head = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._timer is None:
+                self._start_timer()
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse("the request's headers are too large")
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse, "the request's headers did not come in time")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, why: str) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            logger.info("connection closed: %s", why)
+            if self._in_head and (self.cycle is None or self.cycle.response_complete):
+                self.send_400_response(why)
+            else:
+                self.transport.close()

@@ -1,0 +1,64 @@
+"""An engine whose every answer is charged to the caller, whichever route asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+from radixrt.results import Delta, Usage
+from radixrt.server import callers
+
+if TYPE_CHECKING:
+    from radixrt.server.state import ServingEngine
+
+
+def metered(engine: ServingEngine) -> ServingEngine:
+    """`engine`, charging what it generates and scores to `callers.current()`."""
+    return cast("ServingEngine", _Metered(engine))
+
+
+class _Metered:
+    """Everything that is not written here is the engine's own."""
+
+    def __init__(self, engine: ServingEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        return _charged(await self._engine.agenerate(*args, **kwargs))
+
+    async def ascore(self, *args: Any, **kwargs: Any) -> Any:
+        return _charged(await self._engine.ascore(*args, **kwargs))
+
+    async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
+        """A stream that is left early is charged for the tokens that came."""
+        tokens = 0
+        try:
+            async with aclosing(cast("Any", self._engine.astream(*args, **kwargs))) as deltas:
+                async for delta in deltas:
+                    tokens += len(delta.token_ids)
+                    if delta.usage is not None:
+                        tokens = _tokens(delta.usage)
+                    yield delta
+        finally:
+            _charge(tokens)
+
+
+def _charged(answer: Any) -> Any:
+    usage = getattr(answer, "usage", None)
+    if isinstance(usage, Usage):
+        _charge(_tokens(usage))
+    return answer
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens
+
+
+def _charge(tokens: int) -> None:
+    allowance = callers.current().allowance
+    if allowance is not None and tokens:
+        allowance.charge(tokens)
