@@ -41,10 +41,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1024
     """Requests that may wait; one more is refused (503)."""
     policy: Literal["lpm", "fcfs"] = "lpm"
-    """Order of waiting requests: longest cached prefix first with ageing, or first come first served."""
+    """Order of waiting requests of one priority and share: longest cached prefix first, or first come first served.
+    Under each, a lower priority number goes first, and a request goes to the front when half its timeout has passed."""
     prefix_cache: bool = True
     max_wait_s: float = 10.0
-    """Ageing: a request that has waited this long goes before all that have not."""
+    """Under lpm, ageing: a request that has waited this long goes before all of its priority and share that have not."""
+    fair: bool = True
+    """Tenants (or, without API keys, cache salts) that wait at the same time get equal shares of the computed tokens."""
+    namespace_weights: dict[str, float] = {}
+    """Shares other than 1, by tenant, or by cache salt for requests without a tenant."""
     lookahead: int = 1
     """Steps planned ahead of the one whose tokens are not known yet; 0: one step at a time."""
     max_drafts: int = 8
@@ -94,6 +99,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     prefix_cache: bool
     max_wait_s: float
+    fair: bool
+    namespace_weights: dict[str, float]
     lookahead: int
     max_drafts: int
     grammar: Limits = Limits()

@@ -238,7 +238,7 @@ class Engine:
             self._connection.send(
                 Submit(
                     request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
-                    priority=priority, stream=stream,
+                    priority=priority, timeout_s=timeout, stream=stream,
                 )
             )  # fmt: skip
         except BaseException:

@@ -116,6 +116,8 @@ class Trio:
                 policy=config.policy,
                 prefix_cache=config.prefix_cache,
                 max_wait_s=config.max_wait_s,
+                fair=config.fair,
+                namespace_weights=config.namespace_weights,
                 lookahead=config.lookahead,
                 max_drafts=config.max_drafts,
                 grammar=config.grammar,

@@ -100,6 +100,8 @@ class Submit(Message, frozen=True, kw_only=True):
     """Requests share cached prefixes only with requests of the same salt."""
     priority: int = 0
     """Lower goes first among waiting requests."""
+    timeout_s: float | None = None
+    """Fail with code `timeout` what is not done by then; half of it waited, the request goes before others."""
     stream: bool = True
     """False: no Delta before a sample is finished (fewer messages; the text is the same)."""
 
@@ -220,6 +222,8 @@ class Enqueue(Message, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     namespace: Namespace = Namespace()
     priority: int = 0
+    timeout_s: float | None = None
+    """Seconds from now in which it must be done."""
 
 
 class StopRow(Message, frozen=True, kw_only=True):

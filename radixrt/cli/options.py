@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 import msgspec
 import typer
 
-from radixrt.cli import grammar_options
+from radixrt.cli import grammar_options, share_options
 from radixrt.config import EngineConfig
 
 EngineOptions: TypeAlias = dict[str, Any]
@@ -95,14 +95,21 @@ FLAGS: dict[str, Any] = {
     ),
     "policy": typer.Option(
         "--policy",
-        help="Who goes first: lpm, the longest cached prefix (with ageing); fcfs, who came first.",
+        help="Who goes first: lpm, the longest cached prefix (with ageing); fcfs, who came first. Before that count, "
+        "under both: priority, fair shares, and timeouts of which half has passed.",
         rich_help_panel=SCHEDULER,
     ),
     "max_wait_s": typer.Option(
         "--max-wait-s",
         metavar="SECONDS",
         min=0,
-        help="Under lpm, who has waited so long goes before all others.",
+        help="Under lpm, who has waited so long goes before all others of the same priority and share.",
+        rich_help_panel=SCHEDULER,
+    ),
+    "fair": typer.Option(
+        " /--no-fair",
+        help="Let one tenant's (or cache salt's) thousand waiting requests go before another's one.",
+        show_default=False,
         rich_help_panel=SCHEDULER,
     ),
     "max_num_seqs": typer.Option(
@@ -161,11 +168,13 @@ def with_engine_options(command: Command) -> Command:
             annotation=Annotated[fields[name].type, flag],
         )
         for name, flag in FLAGS.items()
-    ] + grammar_options.parameters()
+    ]
+    spread += [share_options.parameter(SCHEDULER), *grammar_options.parameters()]
 
     @wraps(command)
     def spread_command(**values: Any) -> None:
-        engine_options = {name: values.pop(name) for name in FLAGS} | grammar_options.take(values)
+        engine_options = {name: values.pop(name) for name in FLAGS}
+        engine_options |= share_options.take(values) | grammar_options.take(values)
         command(**values, engine_options=engine_options)
 
     spread_command.__signature__ = inspect.Signature(own + spread)  # type: ignore[attr-defined]

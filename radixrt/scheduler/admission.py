@@ -48,4 +48,6 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
         priority=message.priority,
         arrived=now,
         max_tokens=wanted,
+        share=message.namespace.tenant or message.namespace.salt,
+        deadline=None if message.timeout_s is None else now + message.timeout_s,
     )

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from radixrt.cache import PrefixCache, SlotError
-from radixrt.errors import GenerationFailed, Overloaded, RadixrtError
+from radixrt.errors import Aborted, GenerationFailed, Overloaded, RadixrtError
 from radixrt.grammar import Grammar
 from radixrt.messages import (
     Enqueue,
@@ -35,8 +35,8 @@ from radixrt.params import Constraint
 from radixrt.results import FinishReason, Usage
 from radixrt.scheduler.admission import to_request
 from radixrt.scheduler.batch import PlannedRow, build_plan
+from radixrt.scheduler.deadlines import Deadlines
 from radixrt.scheduler.drafts import drafts_for, fill_lines
-from radixrt.scheduler.policy import Policy
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.specs import prompt_scores, score_spec, token_delta
@@ -65,7 +65,6 @@ class Scheduler:
     """Continuous batching around the prefix tree."""
 
     rows: RowTable
-    policy: Policy
     limits: Limits
     compiler: Compiler
     clock: Callable[[], float] = time.monotonic
@@ -77,6 +76,7 @@ class Scheduler:
     requests: dict[int, Request] = field(default_factory=dict)
     compiling: dict[int, Request] = field(default_factory=dict)
     steps: deque[Step] = field(default_factory=deque)
+    deadlines: Deadlines = field(default_factory=Deadlines)
     _step_number: int = 0
     _deltas: list[TokenDelta] = field(default_factory=list)
 
@@ -98,6 +98,7 @@ class Scheduler:
             self.outbox.append(Rejected(request_id=message.request_id, error=error.info()))
             return
         self.requests[request.id] = request
+        self.deadlines.add(request)
         if request.sampling.prompt_logprobs is not None and request.score_from >= len(request.prompt) - 1:
             self._send_scores(request)  # a prompt of one token, with nothing before it: no step brings any
         if request.constraint is None:
@@ -139,6 +140,11 @@ class Scheduler:
             row.kept = min(keep, row.output)
             self._finish(row, "stop")
 
+    def expire(self) -> None:
+        """Fail what ran out of time, whether it waits or runs."""
+        for request in self.deadlines.expired(self.clock()):
+            self._fail(request, Aborted("the request's timeout passed before it was done", code="timeout"))
+
     # --- planning -------------------------------------------------------------------------------------------------
 
     @property
@@ -156,6 +162,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
         begun = time.perf_counter()
+        self.expire()
         planned: dict[Row, PlannedRow] = {}
         leftover: list[int] = []
         budget = self.limits.max_num_batched_tokens
@@ -163,15 +170,16 @@ class Scheduler:
         for row in list(self.rows.running):
             if budget and row.ready:
                 budget -= self._plan_row(row, budget, planned, leftover)
-        for row in self._candidates() if budget and not self.rows.full else ():
+        now = self.clock()
+        for row in self.rows.waiting.candidates(now) if budget and not self.rows.full else ():
             # After a retraction nobody new comes in: the pool is too small for those who run.
-            if not budget or self.rows.full or self.rows.retractions > retractions:
-                break
-            if self.rows.admit(row, self.clock()):
+            if self.rows.retractions == retractions and self.rows.admit(row, now):
                 if row.ready:
                     budget -= self._plan_row(row, budget, planned, leftover)
                 else:
-                    self._nothing_to_compute(row)
+                    self._finish(row, "length")  # it samples nothing, and the tree has its prompt already
+            if not budget or self.rows.full or self.rows.retractions > retractions:
+                break
         # Only now: a slot that was freed while planning must not be written twice by this step.
         self.cache.release(leftover)
         if not planned:
@@ -184,15 +192,6 @@ class Scheduler:
         self.stats.planned(time.perf_counter() - begun)
         self.verify()
         return plan
-
-    def _candidates(self) -> list[Row]:
-        """Waiting rows in the order of the policy; a retracted row only once its last results have arrived."""
-        ready = [row for row in self.rows.waiting if not row.pending]
-        return self.policy.order(ready, self.clock(), self.rows.cached)
-
-    def _nothing_to_compute(self, row: Row) -> None:
-        """A row that samples nothing and whose prompt the tree already has ends where it began."""
-        self._finish(row, "length")
 
     def _plan_row(self, row: Row, budget: int, planned: dict[Row, PlannedRow], leftover: list[int]) -> int:
         """Put the row's next tokens into the step, `budget` at most; how many. 0 where there was no slot for any."""
@@ -226,6 +225,7 @@ class Scheduler:
         row.pending += item.sample
         row.drafting = bool(drafts)
         planned[row] = item
+        self.rows.waiting.charge(row, count)
         return count
 
     # --- results --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from radixrt.messages import (
 from radixrt.results import ModelInfo
 from radixrt.scheduler.core import Scheduler
 from radixrt.scheduler.inspector import snapshot, tree_nodes
-from radixrt.scheduler.policy import make_policy
+from radixrt.scheduler.policies import PolicyOptions
 from radixrt.scheduler.requests import Limits
 from radixrt.scheduler.rows import RowTable
 from radixrt.transport import Link, open_socket
@@ -75,7 +76,8 @@ class SchedulerProcess:
         poller.register(self._runner.socket, zmq.POLLIN)
         poller.register(self._compiler.fileno(), zmq.POLLIN)
         while True:
-            poller.poll()
+            left_s = self._scheduler.deadlines.seconds_left(self._scheduler.clock())
+            poller.poll(None if left_s is None else math.ceil(left_s * 1000))
             for _, message in self._inward.receive():
                 self._take(message)
             if self._compiler.completed():
@@ -105,9 +107,14 @@ class SchedulerProcess:
             lookahead=config.lookahead,
             max_drafts=config.max_drafts,
         )
+        policy = PolicyOptions(
+            name=config.policy,
+            max_wait_s=config.max_wait_s,
+            fair=config.fair,
+            namespace_weights=config.namespace_weights,
+        )
         self._scheduler = Scheduler(
-            rows=RowTable(PrefixCache(ready.kv_tokens), limits),
-            policy=make_policy(config.policy, config.max_wait_s),
+            rows=RowTable(PrefixCache(ready.kv_tokens), limits, policy),
             limits=limits,
             compiler=self._compiler,
             prefix_cache=config.prefix_cache,
@@ -175,6 +182,7 @@ class SchedulerProcess:
     def _advance(self) -> None:
         """Keep the runner busy first, then tell what is new."""
         scheduler = self._scheduler
+        scheduler.expire()
         while True:
             masks = scheduler.masks()
             if masks is not None:

@@ -75,6 +75,10 @@ class Request:
     """Clock reading, seconds."""
     max_tokens: int
     """Most tokens a sample, the context and the pool taken into account."""
+    share: str | None = None
+    """Whom its work counts for under fairness: the tenant, or the salt of a request without one."""
+    deadline: float | None = None
+    """Clock reading by which it must be done; None: whenever."""
     grammar: Grammar | None = None
     rows: list[Row] = field(default_factory=list)
     cached_tokens: int = 0

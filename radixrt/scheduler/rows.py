@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from radixrt.cache import PrefixCache, Slots
 from radixrt.messages import RowOpen
+from radixrt.scheduler.policies import PolicyOptions
+from radixrt.scheduler.policies.common import common_prefix
 from radixrt.scheduler.requests import Limits, Row, State
 from radixrt.scheduler.specs import row_open
+from radixrt.scheduler.waiting import WaitingQueue
 
 
 @dataclass(eq=False)
@@ -19,7 +22,8 @@ class RowTable:
 
     cache: PrefixCache
     limits: Limits
-    waiting: list[Row] = field(default_factory=list)
+    policy: PolicyOptions = PolicyOptions()
+    waiting: WaitingQueue = field(init=False)
     running: list[Row] = field(default_factory=list)
     """In order of admission."""
     opens: list[RowOpen] = field(default_factory=list)
@@ -30,6 +34,7 @@ class RowTable:
 
     def __post_init__(self) -> None:
         self._free_ids = list(range(self.limits.max_num_seqs - 1, -1, -1))
+        self.waiting = WaitingQueue(self.policy, self)
 
     @property
     def full(self) -> bool:
@@ -39,10 +44,25 @@ class RowTable:
         """How many of a row's tokens the tree has that the row may use."""
         return self.cache.tree.probe(row.request.namespace, row.tokens, row.match_limit)
 
+    @property
+    def tight(self) -> bool:
+        """The next step's new tokens would evict others."""
+        return self.cache.pool.free < self.limits.max_num_batched_tokens
+
+    def reach(self, row: Row) -> int:
+        """How many of a row's tokens the tree has, or will have once those who compute their prompts now are done."""
+        reach = self.cached(row)
+        for other in self._prefilling(row):
+            if reach < len(other.tokens) and other.tokens[: reach + 1] == row.tokens[: reach + 1]:
+                reach = max(reach, common_prefix(other.tokens, row.tokens, row.match_limit))
+        return reach
+
     def admit(self, row: Row, now: float) -> bool:
         """Start a waiting row on the longest prefix that the tree has; False: it must wait a little longer."""
         tree, request = self.cache.tree, row.request
-        if self._computed_by_another(row, self.cached(row)):
+        leader = self._computed_by_another(row, self.cached(row))
+        if leader is not None:
+            self.waiting.park(row, leader)
             return False
         node, length = tree.match(request.namespace, row.tokens, row.match_limit)
         tree.lock(node)
@@ -50,7 +70,7 @@ class RowTable:
         if self.running and row.goal - length + len(self.running) + 1 > self.cache.available:
             tree.unlock(node)
             return False
-        self.waiting.remove(row)
+        self.waiting.admitted(row)
         self.running.append(row)
         row.move(State.RUNNING)
         row.node, row.in_tree, row.planned = node, length, length
@@ -63,17 +83,19 @@ class RowTable:
         self.opens.append(row_open(row, self.limits))
         return True
 
-    def _computed_by_another(self, row: Row, cached: int) -> bool:
-        """A running row is about to compute the token that comes after this row's cached prefix: wait for it."""
+    def _computed_by_another(self, row: Row, cached: int) -> Row | None:
+        """The running row that is about to compute the token that comes after this row's cached prefix."""
         if cached >= row.match_limit:
-            return False
-        return any(
-            other.prefilling
-            and other.request.namespace == row.request.namespace
-            and other.planned <= cached < len(other.tokens)
-            and other.tokens[: cached + 1] == row.tokens[: cached + 1]
-            for other in self.running
-        )
+            return None
+        for other in self._prefilling(row):
+            if other.planned <= cached < len(other.tokens) and other.tokens[: cached + 1] == row.tokens[: cached + 1]:
+                return other
+        return None
+
+    def _prefilling(self, row: Row) -> Iterator[Row]:
+        """Rows of the same namespace that compute their prompts."""
+        namespace = row.request.namespace
+        return (other for other in self.running if other.prefilling and other.request.namespace == namespace)
 
     def slots_for(self, row: Row, count: int, busy: Collection[Row]) -> Slots:
         """Slots for the row's next `count` tokens; fewer, down to none, under pressure that retraction cannot ease.

@@ -143,6 +143,7 @@ class TokenizerServer:
             constraint=message.constraint,
             namespace=Namespace(model=self._model_name, salt=message.cache_salt),
             priority=message.priority,
+            timeout_s=message.timeout_s,
         )
         if not self._send_scheduler(enqueue):
             raise _busy()

@@ -18,10 +18,10 @@ import numpy as np
 from radixrt.cache import PrefixCache
 from radixrt.errors import RadixrtError
 from radixrt.grammar import TokenRefused
-from radixrt.messages import Enqueue, RowOpen, Score, StepMasks, StepPlan, StepResult
+from radixrt.messages import Enqueue, Namespace, RowOpen, Score, StepMasks, StepPlan, StepResult
 from radixrt.params import Constraint, SamplingParams
 from radixrt.scheduler.core import Scheduler
-from radixrt.scheduler.policy import make_policy
+from radixrt.scheduler.policies import PolicyOptions
 from radixrt.scheduler.requests import Limits
 from radixrt.scheduler.rows import RowTable
 
@@ -231,8 +231,8 @@ class FakeRunner:
 
 
 def make_scheduler(kv_tokens: int, clock: Clock | None = None, **overrides: object) -> Scheduler:
-    policy = str(overrides.pop("policy", "lpm"))
-    max_wait_s = float(overrides.pop("max_wait_s", 10.0))  # type: ignore[arg-type]
+    names = {"policy": "name", "max_wait_s": "max_wait_s", "fair": "fair", "namespace_weights": "namespace_weights"}
+    policy = PolicyOptions(**{name: overrides.pop(key) for key, name in names.items() if key in overrides})  # type: ignore[arg-type]
     prefix_cache = bool(overrides.pop("prefix_cache", True))
     limits = Limits(
         **{  # type: ignore[arg-type]
@@ -246,8 +246,7 @@ def make_scheduler(kv_tokens: int, clock: Clock | None = None, **overrides: obje
     )
     clock = clock or Clock()
     return Scheduler(
-        rows=RowTable(PrefixCache(kv_tokens, clock=clock), limits),
-        policy=make_policy(policy, max_wait_s),
+        rows=RowTable(PrefixCache(kv_tokens, clock=clock), limits, policy),
         limits=limits,
         compiler=FakeCompiler(),
         clock=clock,
@@ -270,7 +269,15 @@ class Rig:
         self.scores: dict[int, np.ndarray] = {}
         self._numbers = 0
 
-    def submit(self, prompt: list[int], constraint: str | None = None, priority: int = 0, **sampling: object) -> int:
+    def submit(
+        self,
+        prompt: list[int],
+        constraint: str | None = None,
+        priority: int = 0,
+        namespace: Namespace = Namespace(),
+        timeout_s: float | None = None,
+        **sampling: object,
+    ) -> int:
         self._numbers += 1
         self.scheduler.enqueue(
             Enqueue(
@@ -279,6 +286,8 @@ class Rig:
                 sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
                 constraint=None if constraint is None else Constraint(kind="regex", value=constraint),
                 priority=priority,
+                namespace=namespace,
+                timeout_s=timeout_s,
             )
         )
         self.collect()

@@ -1,0 +1,58 @@
+"""Waiting prompts in lexicographic order: a depth-first order of the tree that they would make.
+
+In such an order the prompts that share the longest prefix with a given one stand next to it, on either side, and the
+shared length falls with the distance. So "who shares what this row computes?" costs a binary search and a walk over
+those who do, not a look at everybody who waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator
+
+from radixrt.cache import Ids
+from radixrt.scheduler.policies.base import Entry
+from radixrt.scheduler.policies.common import common_prefix
+
+
+class Neighbours:
+    """Entries by namespace, sorted by tokens. add, discard: a binary search and a list insertion."""
+
+    def __init__(self) -> None:
+        self._sorted: dict[Hashable, list[Entry]] = {}
+
+    def add(self, entry: Entry) -> None:
+        line = self._sorted.setdefault(entry.row.request.namespace, [])
+        line.insert(_position(line, entry.tokens, entry.number), entry)
+
+    def discard(self, entry: Entry) -> None:
+        """Take an entry out; one that is not in is ignored."""
+        namespace = entry.row.request.namespace
+        line = self._sorted.get(namespace, [])
+        at = _position(line, entry.tokens, entry.number)
+        if at < len(line) and line[at] is entry:
+            del line[at]
+            if not line:
+                del self._sorted[namespace]
+
+    def around(
+        self, namespace: Hashable, tokens: Ids
+    ) -> tuple[Iterator[tuple[Entry, int]], Iterator[tuple[Entry, int]]]:
+        """(entry, shared tokens) before and behind `tokens`, nearest first, as long as any are shared."""
+        line = self._sorted.get(namespace, [])
+        at = _position(line, tokens, -1)
+        return _shared(line, range(at - 1, -1, -1), tokens), _shared(line, range(at, len(line)), tokens)
+
+
+def _position(line: list[Entry], tokens: Ids, number: int) -> int:
+    return bisect_left(line, (tokens, number), key=lambda entry: (entry.tokens, entry.number))
+
+
+def _shared(line: list[Entry], places: range, tokens: Ids) -> Iterator[tuple[Entry, int]]:
+    shared = len(tokens)
+    for place in places:
+        other = line[place].tokens
+        shared = common_prefix(other, tokens, min(shared, len(other)))
+        if not shared:
+            return
+        yield line[place], shared
