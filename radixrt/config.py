@@ -45,9 +45,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     Under each, a lower priority number goes first, and a request goes to the front when half its timeout has passed."""
     prefix_cache: bool = True
     max_wait_s: float = 10.0
-    """Under lpm, ageing: a request that has waited this long goes before all of its priority and share that have not."""
+    """Under lpm, ageing: who has waited this long goes before all of the same priority and share who have not."""
     fair: bool = True
-    """Tenants (or, without API keys, cache salts) that wait at the same time get equal shares of the computed tokens."""
+    """Tenants (without API keys: cache salts) that wait at the same time get equal shares of the computed tokens."""
     namespace_weights: dict[str, float] = {}
     """Shares other than 1, by tenant, or by cache salt for requests without a tenant."""
     lookahead: int = 1

@@ -8,7 +8,7 @@ from radixrt.scheduler.requests import Request
 
 
 class Deadlines:
-    """Requests with a deadline, soonest first. add and expired: O(log n) a request; finished ones drop out by themselves."""
+    """Requests with a deadline, soonest first. O(log n) each; finished ones drop out by themselves."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []

@@ -22,7 +22,7 @@ class RowTable:
 
     cache: PrefixCache
     limits: Limits
-    policy: PolicyOptions = PolicyOptions()
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
     waiting: WaitingQueue = field(init=False)
     running: list[Row] = field(default_factory=list)
     """In order of admission."""

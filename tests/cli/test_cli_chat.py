@@ -42,7 +42,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
     flags = (  # noqa: SIM905 (a command line reads best as one)
         "--served-model-name n --tokenizer t --chat-template c --dtype bfloat16 --weights int8 --threads 3 "
         "--max-model-len 99 --kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 "
-        "--policy fcfs --no-prefix-cache --max-wait-s 2.5 --lookahead 0 --max-drafts 3 --check --log-level info "
+        "--policy fcfs --no-prefix-cache --max-wait-s 2.5 "
+        "--no-fair --namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
         "--start-timeout-s 7 --seed 1 --max-tokens 9 --temperature 0 --top-p 0.5"
     ).split()
     assert chat(monkeypatch, "hi\n", *flags) == 0
@@ -52,7 +53,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "served_model_name": "n", "tokenizer": "t", "chat_template": "c", "dtype": "bfloat16",
         "weights": "int8", "threads": 3,
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
-        "policy": "fcfs", "prefix_cache": False, "max_wait_s": 2.5, "lookahead": 0, "max_drafts": 3, "check": True,
+        "policy": "fcfs", "prefix_cache": False, "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
+        "lookahead": 0, "max_drafts": 3, "check": True,
         "log_level": "info", "start_timeout_s": 7.0,
     }  # fmt: skip
     assert engine.sampling == SamplingParams(temperature=0, top_p=0.5, max_tokens=9, seed=1)

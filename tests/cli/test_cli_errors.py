@@ -62,6 +62,8 @@ def test_a_missing_model_comes_with_a_hint(monkeypatch: pytest.MonkeyPatch, caps
         ["serve", "m", "--dtype", "float16"],
         ["serve", "m", "--policy", "random"],
         ["serve", "m", "--threads", "0"],
+        ["serve", "m", "--namespace-weight", "alice"],
+        ["serve", "m", "--namespace-weight", "alice=0"],
         ["serve", "m", "--no-such-option"],
         ["chat"],
         ["chat", "m", "--base-url", "http://localhost:1"],

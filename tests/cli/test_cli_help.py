@@ -17,7 +17,9 @@ from radixrt.config import EngineConfig
 
 COMMANDS = ("demo", "serve", "chat", "run", "pull", "models")
 WITH_ENGINE = ("demo", "serve", "chat", "run")
-FIELDS = [field.name for field in msgspec.structs.fields(EngineConfig) if field.name not in ("model", "grammar")]
+OWN_FILES = ("model", "grammar", "namespace_weights")
+"""Fields whose flags are not in the table."""
+FIELDS = [field.name for field in msgspec.structs.fields(EngineConfig) if field.name not in OWN_FILES]
 
 
 def params(command: str) -> dict[str, list[str]]:
@@ -50,8 +52,10 @@ def test_every_field_of_the_config_has_a_flag(command: str) -> None:
     assert set(FIELDS) == set(FLAGS)
     flags = params(command)
     for name in FIELDS:
-        expected = "--no-prefix-cache" if name == "prefix_cache" else "--" + name.replace("_", "-")
+        flag = name.replace("_", "-")
+        expected = f"--no-{flag}" if name in ("prefix_cache", "fair") else f"--{flag}"
         assert expected in flags[name]
+    assert flags["namespace_weight"] == ["--namespace-weight"]
     assert "--max-model-len" in flags["context_length"]
 
 

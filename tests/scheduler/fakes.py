@@ -274,7 +274,7 @@ class Rig:
         prompt: list[int],
         constraint: str | None = None,
         priority: int = 0,
-        namespace: Namespace = Namespace(),
+        namespace: Namespace | None = None,
         timeout_s: float | None = None,
         **sampling: object,
     ) -> int:
@@ -286,7 +286,7 @@ class Rig:
                 sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
                 constraint=None if constraint is None else Constraint(kind="regex", value=constraint),
                 priority=priority,
-                namespace=namespace,
+                namespace=namespace or Namespace(),
                 timeout_s=timeout_s,
             )
         )

@@ -75,11 +75,11 @@ class Policy(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    def changed(self, entry: Entry) -> None:
+    def changed(self, entry: Entry) -> None:  # noqa: B027 (not every policy cares)
         """`entry.cached` has changed while it waits here."""
 
-    def admitted(self, entry: Entry) -> None:
+    def admitted(self, entry: Entry) -> None:  # noqa: B027
         """The entry, discarded before, runs now."""
 
-    def charge(self, row: Row, tokens: int) -> None:
+    def charge(self, row: Row, tokens: int) -> None:  # noqa: B027
         """A running row computes so many tokens in the step that is being planned."""

@@ -11,9 +11,9 @@ from radixrt.scheduler.policies.heap import EntryHeap
 class Due(Policy):
     """Ageing and deadlines as one rule: earliest deadline first among those that are late, before all others.
 
-    A row is late once it has waited `max_wait_s`, or half of its timeout where that is sooner. Late rows go in the order
-    of their deadline, where waiting `max_wait_s` counts as one: so neither endless warm traffic (which starves a cold
-    request under longest-prefix-first alone) nor endless short deadlines keep a row out.
+    A row is late once it has waited `max_wait_s`, or half of its timeout where that is sooner. Late rows go in the
+    order of their deadline, where waiting `max_wait_s` counts as one: so neither endless warm traffic (which starves a
+    cold request under longest-prefix-first alone) nor endless short deadlines keep a row out.
 
     When everybody is late (more comes than can be done), strict order of time would go to and fro between subtrees and
     evict each in turn. So each late row is followed by up to `rides` other late rows in the order of the inner policy.

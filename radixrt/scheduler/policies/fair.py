@@ -18,10 +18,10 @@ class Fair(Policy):
     """Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) between shares, paid in computed tokens.
 
     Each round gives a share `quantum` tokens times its weight. It may admit rows while it has credit; what its rows
-    compute, prompt and output, is charged when it is planned, so a credit may go below zero (down to `MOST_DEBT` rounds)
-    and is worked off in later rounds. What the cache has costs nothing. Only shares with waiting rows are in the round,
-    and nothing is charged while one of them is alone: idle capacity is free. A share that begins to wait is admitted
-    after at most MOST_DEBT + 1 rounds.
+    compute, prompt and output, is charged when it is planned, so a credit may go below zero (down to `MOST_DEBT`
+    rounds) and is worked off in later rounds. What the cache has costs nothing. Only shares with waiting rows are in
+    the round, and nothing is charged while one of them is alone: idle capacity is free. A share that waits comes up
+    within MOST_DEBT + 1 rounds, one that owes nothing in the first.
 
     `inner`: makes the policy within a share. Cost: a visit brings a quantum, and the quanta given are those charged
     (and one for each share), so visits are O(computed tokens / quantum) all in all.

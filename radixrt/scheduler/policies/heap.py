@@ -12,7 +12,7 @@ Key: TypeAlias = tuple[float, ...]
 
 
 class EntryHeap:
-    """The smallest key first. add, discard: O(log n); first: O(log n) amortized (stale items are dropped on the way)."""
+    """The smallest key first. add, first: O(log n), amortized (stale items are dropped on the way); discard: O(1)."""
 
     def __init__(self, key: Callable[[Entry], Key]) -> None:
         self._key = key

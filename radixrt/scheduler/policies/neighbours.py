@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
+from typing import TypeAlias
 
 from radixrt.cache import Ids
 from radixrt.scheduler.policies.base import Entry
 from radixrt.scheduler.policies.common import common_prefix
+
+Side: TypeAlias = Iterator[tuple[Entry, int]]
 
 
 class Neighbours:
@@ -35,9 +38,7 @@ class Neighbours:
             if not line:
                 del self._sorted[namespace]
 
-    def around(
-        self, namespace: Hashable, tokens: Ids
-    ) -> tuple[Iterator[tuple[Entry, int]], Iterator[tuple[Entry, int]]]:
+    def around(self, namespace: Hashable, tokens: Ids) -> tuple[Side, Side]:
         """(entry, shared tokens) before and behind `tokens`, nearest first, as long as any are shared."""
         line = self._sorted.get(namespace, [])
         at = _position(line, tokens, -1)
