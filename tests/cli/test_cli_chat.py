@@ -55,7 +55,7 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
         "policy": "fcfs", "prefix_cache": False, "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
         "lookahead": 0, "max_drafts": 3, "check": True,
-        "log_level": "info", "start_timeout_s": 7.0,
+        "log_level": "info", "log_format": "text", "start_timeout_s": 7.0,
     }  # fmt: skip
     assert engine.sampling == SamplingParams(temperature=0, top_p=0.5, max_tokens=9, seed=1)
 
