@@ -38,6 +38,7 @@ from radixrt.messages import (
     TreeAnswer,
 )
 from radixrt.params import Constraint, SamplingParams
+from radixrt.programs import AsyncProgram, Program
 from radixrt.prompts import PromptLike, as_prompt, token_array
 from radixrt.results import CacheNode, Delta, EngineStats, Generation, ModelInfo, Scores, Usage
 from radixrt.streams import AsyncDeltaStream, DeltaStream
@@ -207,6 +208,22 @@ class Engine:
         ]
         return _scores([[delta async for delta in stream] for stream in streams])
 
+    def program(
+        self, *, cache_salt: str | None = None, priority: int = 0, timeout: float | None = None, stream: bool = True
+    ) -> Program:
+        """An empty program request, to which text and gens are appended (`radixrt.programs`)."""
+        return Program(
+            self._connection, cache_salt=cache_salt, priority=priority, timeout=_seconds(timeout), stream=stream
+        )
+
+    def aprogram(
+        self, *, cache_salt: str | None = None, priority: int = 0, timeout: float | None = None, stream: bool = True
+    ) -> AsyncProgram:
+        """The same for a task; to be called inside the event loop."""
+        return AsyncProgram(
+            self._connection, cache_salt=cache_salt, priority=priority, timeout=_seconds(timeout), stream=stream
+        )
+
     def _stream(
         self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
         priority: int, timeout: float | None, *, stream: bool,
@@ -230,8 +247,7 @@ class Engine:
         """Send a request; its number. What is wrong with it is raised here."""
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"sampling_params must be a SamplingParams, not a {type(params).__name__}")
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise InvalidRequest(f"timeout must be a number of seconds, but is {timeout!r}", param="timeout")
+        _seconds(timeout)
         message = as_prompt(prompt)
         number = self._connection.open(inbox)
         try:
@@ -337,6 +353,12 @@ class Engine:
         self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted")
         log.error("%s", self._failure.message)
         self._connection.fail(self._failure)
+
+
+def _seconds(timeout: float | None) -> float | None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise InvalidRequest(f"timeout must be a number of seconds, but is {timeout!r}", param="timeout")
+    return timeout
 
 
 def _shut_down(connection: Connection, trio: Trio) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from radixrt.errors import ErrorInfo
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import CacheNode, Delta, EngineStats, FinishReason, ModelInfo, Usage
+from radixrt.segments import ProgramEvent, ProgramItem, Segment
 
 Array: TypeAlias = np.ndarray  # msgspec needs the bare class; shapes and dtypes are in the comments
 
@@ -112,6 +113,30 @@ class Abort(Message, frozen=True, kw_only=True):
     request_id: int
 
 
+class OpenProgram(Message, frozen=True, kw_only=True):
+    """Client -> tokenizer: run a program. Answered by ProgramNews, or by Failed, which ends it; Abort ends it too.
+
+    It stays open for AppendProgram until `closed`; once closed it ends with its last item. With `parent`, another open
+    program of the client, it begins when that one reaches a `Branch` that names it.
+    """
+
+    request_id: int
+    items: list[ProgramItem] = []
+    closed: bool = False
+    parent: int | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    stream: bool = True
+
+
+class AppendProgram(Message, frozen=True, kw_only=True):
+    """Client -> tokenizer: more of an open program, while what it has may still run. One that ended ignores it."""
+
+    request_id: int
+    items: list[ProgramItem] = []
+    closed: bool = False
+
+
 class Tokenize(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: the ids a prompt becomes. Answered by Tokenized or Failed."""
 
@@ -152,6 +177,13 @@ class Deltas(Message, frozen=True, kw_only=True):
     """Tokenizer -> client: what one step brought to this client's requests: (request_id, delta) pairs."""
 
     items: list[tuple[int, Delta]]
+
+
+class ProgramNews(Message, frozen=True, kw_only=True):
+    """Tokenizer -> client: what one step brought to a program."""
+
+    request_id: int
+    events: list[ProgramEvent]
 
 
 class Failed(Message, frozen=True, kw_only=True):
@@ -195,9 +227,19 @@ class StartupFailed(Message, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-FromClient: TypeAlias = Hello | Submit | Abort | Tokenize | Detokenize | Query
+FromClient: TypeAlias = Hello | Submit | OpenProgram | AppendProgram | Abort | Tokenize | Detokenize | Query
 ToClient: TypeAlias = (
-    Tokenized | Detokenized | Deltas | Failed | StatsAnswer | TreeAnswer | FlushAnswer | Loading | Ready | StartupFailed
+    Tokenized
+    | Detokenized
+    | Deltas
+    | ProgramNews
+    | Failed
+    | StatsAnswer
+    | TreeAnswer
+    | FlushAnswer
+    | Loading
+    | Ready
+    | StartupFailed
 )
 
 # --- tokenizer <-> scheduler (PUSH/PULL both ways) ------------------------------------------------------------------
@@ -224,6 +266,23 @@ class Enqueue(Message, frozen=True, kw_only=True):
     priority: int = 0
     timeout_s: float | None = None
     """Seconds from now in which it must be done."""
+
+
+class RunSegments(Message, frozen=True, kw_only=True):
+    """Tokenizer -> scheduler: segments that a program runs one after another, in one row. Each segment's tokens come as
+    TokenDelta under its own request id; Cancel with the program's id ends the program.
+
+    `keep`: how many of the program's tokens stand before the first of these; -1: all that there will be when the
+    segments before them are done. An unknown program begins, with the first `keep` tokens of the program `like`, whose
+    node it shares.
+    """
+
+    program_id: int
+    keep: int
+    segments: list[Segment]
+    like: int | None = None
+    namespace: Namespace = Namespace()
+    priority: int = 0
 
 
 class StopRow(Message, frozen=True, kw_only=True):
@@ -307,7 +366,7 @@ class SchedulerAnswer(Message, frozen=True, kw_only=True):
     freed_tokens: int | None = None
 
 
-ToScheduler: TypeAlias = Enqueue | StopRow | Cancel | SchedulerQuery
+ToScheduler: TypeAlias = Enqueue | RunSegments | StopRow | Cancel | SchedulerQuery
 FromScheduler: TypeAlias = TokenBatch | PromptScores | Rejected | SchedulerAnswer | Loading | Ready | StartupFailed
 
 # --- scheduler <-> runner (DEALER <-> ROUTER) -----------------------------------------------------------------------

@@ -39,6 +39,7 @@ from radixrt.scheduler.deadlines import Deadlines
 from radixrt.scheduler.drafts import drafts_for, fill_lines
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
+from radixrt.scheduler.segments import Programs
 from radixrt.scheduler.specs import prompt_scores, score_spec, token_delta
 from radixrt.scheduler.stats import Stats
 
@@ -77,8 +78,13 @@ class Scheduler:
     compiling: dict[int, Request] = field(default_factory=dict)
     steps: deque[Step] = field(default_factory=deque)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    programs: Programs = field(init=False)
     _step_number: int = 0
     _deltas: list[TokenDelta] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.programs = Programs(self)
+        self.rows.relieve = self.programs.relieve
 
     @property
     def cache(self) -> PrefixCache:
@@ -123,7 +129,8 @@ class Scheduler:
             self.rows.waiting.extend(request.rows)
 
     def cancel(self, request_id: int) -> None:
-        """Drop a request; nothing is answered. An unknown id (it just finished) is ignored."""
+        """Drop a request or a program; nothing is answered. An unknown id (it just finished) is ignored."""
+        self.programs.cancel(request_id)
         request = self.requests.get(request_id)
         if request is not None:
             self.compiling.pop(request_id, None)
@@ -177,7 +184,7 @@ class Scheduler:
                 if row.ready:
                     budget -= self._plan_row(row, budget, planned, leftover)
                 else:
-                    self._finish(row, "length")  # it samples nothing, and the tree has its prompt already
+                    self.nothing_to_compute(row)
             if not budget or self.rows.full or self.rows.retractions > retractions:
                 break
         # Only now: a slot that was freed while planning must not be written twice by this step.
@@ -192,6 +199,10 @@ class Scheduler:
         self.stats.planned(time.perf_counter() - begun)
         self.verify()
         return plan
+
+    def nothing_to_compute(self, row: Row) -> None:
+        """A row that samples nothing and whose prompt the tree already has ends where it began."""
+        self._finish(row, "length")
 
     def _plan_row(self, row: Row, budget: int, planned: dict[Row, PlannedRow], leftover: list[int]) -> int:
         """Put the row's next tokens into the step, `budget` at most; how many. 0 where there was no slot for any."""
@@ -350,6 +361,7 @@ class Scheduler:
             return  # planned before its rows had failed
         for row in list(self.rows.running):
             self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
+        self.programs.relieve()
         self.cache.tree.clear(reason="failure")
         self.flush()
         self.verify()
@@ -365,11 +377,13 @@ class Scheduler:
         if self._deltas and (self._deltas[-1].request_id, self._deltas[-1].index) == (row.request.id, row.index):
             delta = self._deltas.pop()  # the token that ended it travels with its end
         self._deltas.append(msgspec.structs.replace(delta, finish_reason=reason, stop_token=stop_token, usage=usage))
+        self.programs.row_ended(row)
 
     def _end(self, row: Row, outcome: str) -> Usage | None:
         """Take the row out; the request's usage when it was its last one."""
         if row.state is State.FINISHED:
             return None
+        self.programs.row_ends(row)
         self.rows.end(row)
         request = row.request
         if not request.finished:

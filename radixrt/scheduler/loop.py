@@ -26,6 +26,7 @@ from radixrt.messages import (
     Ready,
     Rejected,
     RunnerReady,
+    RunSegments,
     SchedulerAnswer,
     SchedulerQuery,
     StartupFailed,
@@ -159,6 +160,8 @@ class SchedulerProcess:
                 self._scheduler.cancel(message.request_id)
                 error = GenerationFailed("the request could not be queued: see the server's log")
                 self._scheduler.outbox.append(Rejected(request_id=message.request_id, error=error.info()))
+        elif isinstance(message, RunSegments):
+            self._scheduler.programs.take(message)
         elif isinstance(message, StopRow):
             self._scheduler.stop_row(message.request_id, message.index, message.keep)
         elif isinstance(message, Cancel):

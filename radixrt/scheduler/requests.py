@@ -88,6 +88,8 @@ class Request:
     """The next prompt token whose successor's log-probability is to be planned; behind the prompt when none is."""
     scored: list[Score] = field(default_factory=list)
     """Prompt log-probabilities that have arrived, chunk by chunk."""
+    program: object | None = None
+    """The `segments.Program` that this is a segment of."""
 
     def __post_init__(self) -> None:
         wanted = self.sampling.prompt_logprobs is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,8 @@ class RowTable:
     opens: list[RowOpen] = field(default_factory=list)
     closes: list[int] = field(default_factory=list)
     retractions: int = 0
+    relieve: Callable[[], bool] = lambda: False
+    """Asked when slots are short: gives up locks of what does not run; whether there were any."""
     _free_ids: list[int] = field(default_factory=list)
     _admissions: int = 0
 
@@ -67,7 +69,8 @@ class RowTable:
         node, length = tree.match(request.namespace, row.tokens, row.match_limit)
         tree.lock(node)
         # One step's growth of everybody else stays free, so that an admission does not lead to a retraction at once.
-        if self.running and row.goal - length + len(self.running) + 1 > self.cache.available:
+        wanted = row.goal - length + len(self.running) + 1
+        if self.running and wanted > self.cache.available and not (self.relieve() and wanted <= self.cache.available):
             tree.unlock(node)
             return False
         self.waiting.admitted(row)
@@ -114,7 +117,7 @@ class RowTable:
             slots = self.cache.allocate(count, after)
             if slots is not None:
                 return slots
-            if self._drop_reserves():
+            if self._drop_reserves() or self.relieve():
                 continue
             victims = [other for other in self.running if other not in busy and other is not row]
             if victims and victims[-1].admitted > row.admitted:

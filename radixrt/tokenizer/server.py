@@ -14,6 +14,7 @@ from radixrt.dialects import DIALECTS
 from radixrt.errors import GenerationFailed, Overloaded, RadixrtError
 from radixrt.messages import (
     Abort,
+    AppendProgram,
     Cancel,
     Deltas,
     Detokenize,
@@ -26,6 +27,7 @@ from radixrt.messages import (
     Hello,
     Loading,
     Namespace,
+    OpenProgram,
     PromptScores,
     Query,
     Ready,
@@ -49,6 +51,7 @@ from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.encode import PromptEncoder, all_special
 from radixrt.tokenizer.logprobs import token_logprob
+from radixrt.tokenizer.programs import Program, ProgramTable
 from radixrt.tokenizer.requests import Request, RequestTable
 from radixrt.tokenizer.sample import Sample
 
@@ -83,6 +86,7 @@ class TokenizerServer:
         self._model_name = model_name
         self._adds_space = adds_space(vocabulary)
         self._requests = RequestTable()
+        self._programs = ProgramTable(vocabulary, self._encoder, self._requests, self._send, send_scheduler, model_name)
         self._queries: dict[int, tuple[bytes, int]] = {}
         self._listeners: set[bytes] = set()
         self._state: Loading | Ready | StartupFailed = Loading(stage="starting", fraction=0.0)
@@ -90,6 +94,10 @@ class TokenizerServer:
     @property
     def open_requests(self) -> int:
         return len(self._requests)
+
+    @property
+    def open_programs(self) -> int:
+        return len(self._programs)
 
     # --- from clients ---------------------------------------------------------------------------------------------
 
@@ -101,13 +109,18 @@ class TokenizerServer:
             request = self._requests.of_client(peer, message.request_id)
             if request is not None:
                 self._cancel(request)
+            self._programs.abort(peer, message.request_id)
+        elif isinstance(message, AppendProgram):
+            self._programs.append(peer, message)
         else:
             with self._answering(peer, message.request_id):
                 self._answer(peer, message)
 
-    def _answer(self, peer: bytes, message: Submit | Tokenize | Detokenize | Query) -> None:
+    def _answer(self, peer: bytes, message: Submit | OpenProgram | Tokenize | Detokenize | Query) -> None:
         if isinstance(message, Submit):
             self._submit(peer, message)
+        elif isinstance(message, OpenProgram):
+            self._programs.open(peer, message)
         elif isinstance(message, Tokenize):
             self._send(peer, self._encoder.tokenized(message.request_id, message.prompt))
         elif isinstance(message, Detokenize):
@@ -160,6 +173,9 @@ class TokenizerServer:
                 with self._failing(request):
                     self._prompt_scores(request, message)
         elif isinstance(message, Rejected):
+            program = self._programs.of_number(message.request_id)
+            if program is not None:
+                self._programs.rejected(program, RadixrtError.from_info(message.error))
             request = self._requests.get(message.request_id)
             if request is not None:
                 self._requests.remove(request)
@@ -171,7 +187,13 @@ class TokenizerServer:
 
     def _token_batch(self, batch: TokenBatch) -> None:
         outbox: dict[bytes, list[tuple[int, Delta]]] = {}
+        programs: dict[int, Program] = {}
         for item in batch.items:
+            program = self._programs.of_number(item.request_id)
+            if program is not None:
+                programs[program.id] = program
+                self._programs.tokens(program, item)
+                continue
             request = self._requests.get(item.request_id)
             if request is None:
                 continue  # aborted while this was under way
@@ -181,6 +203,7 @@ class TokenizerServer:
                     outbox.setdefault(request.peer, []).append((request.client_id, delta))
         for peer, items in outbox.items():
             self._send(peer, Deltas(items=items))
+        self._programs.tell([*programs.values()])
 
     def _tokens(self, request: Request, item: TokenDelta) -> Delta | None:
         sample = request.samples[item.index]
@@ -299,6 +322,7 @@ class TokenizerServer:
             del self._queries[number]
         for request in self._requests.of_peer(peer):
             self._cancel(request)
+        self._programs.drop(peer)
 
 
 def _busy() -> Overloaded:
