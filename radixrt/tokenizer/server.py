@@ -51,7 +51,8 @@ from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.encode import PromptEncoder, all_special
 from radixrt.tokenizer.logprobs import token_logprob
-from radixrt.tokenizer.programs import Program, ProgramTable
+from radixrt.tokenizer.program import Program
+from radixrt.tokenizer.programs import ProgramTable
 from radixrt.tokenizer.requests import Request, RequestTable
 from radixrt.tokenizer.sample import Sample
 
