@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SERVER = "Options of the server"
 GUARD = "Who may call"
+OnEngineDeath = Literal["restart", "exit"]
 
 
 @with_engine_options
@@ -104,18 +105,28 @@ def serve(
             rich_help_panel=SERVER,
         ),
     ] = 5.0,
+    on_engine_death: Annotated[
+        OnEngineDeath,
+        typer.Option(
+            "--on-engine-death",
+            help="restart: start it again, with back-off, five times in a row; exit: stop with 1.",
+            rich_help_panel=SERVER,
+        ),
+    ] = "restart",
     engine_options: EngineOptions,
 ) -> None:
     """Serve a model over HTTP, with the OpenAI routes under /v1.
 
     SIGINT or SIGTERM drains and stops; a second one stops at once. When a
-    process of the engine dies, /health says 503 and the server exits with 1.
+    process of the engine dies, running requests fail, /health says 503, and
+    the engine is started again (--on-engine-death).
 
     [dim]Example:[/dim]  radixrt serve smollm2-135m --port 8000
     """
     from radixrt import Engine
     from radixrt.process import setup_logging
     from radixrt.server.keys import keys_of
+    from radixrt.server.restarts import Restarts
     from radixrt.server.serve import Tls
     from radixrt.server.serve import serve as serve_http
 
@@ -133,6 +144,7 @@ def serve(
             keys=keys_of(api_key or (), file=api_key_file, admin=admin_api_key),
             allowed_hosts=allowed_host or (),
             cors_origins=cors_origin or (),
+            restarts=Restarts() if on_engine_death == "restart" else None,
             drain_timeout_s=drain_timeout_s,
             access_log=engine_options["log_level"] in ("debug", "info"),
             on_bound=banner.bound,

@@ -28,6 +28,7 @@ from radixrt.server.openai_chat import chat_completions
 from radixrt.server.openai_completions import completions
 from radixrt.server.openai_types import ChatRequest, CompletionRequest
 from radixrt.server.openapi import describe
+from radixrt.server.restarts import Restarts
 from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
 
 
@@ -70,12 +71,14 @@ def create_app(
     allowed_hosts: Sequence[str] | None = None,
     cors_origins: Sequence[str] = (),
     limits: Limits | None = None,
+    restarts: Restarts | None = None,
     on_ready: Callable[[ModelInfo], None] | None = None,
 ) -> FastAPI:
     """An application that serves `engine`.
 
     An engine that is given stays the caller's, to close. A callable that makes one is called in a thread when the
-    application starts, and what it made is closed when the application ends. `served_name` is the model's name for
+    application starts, and what it made is closed when the application ends; with `restarts` it may be made again after
+    a death (`ServerState.reopen`). `served_name` is the model's name for
     clients (None: the engine's own). With `keys` every route but those declared open needs one. With `allowed_hosts`
     (also an empty one) the Host header must be a loopback name or one of them. Without `cors_origins` no browser of
     another origin may read answers.
@@ -85,7 +88,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if callable(engine):
-            state.open(engine)
+            state.open(engine, restarts)
         else:
             state.adopt(engine)
         try:

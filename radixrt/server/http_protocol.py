@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks: size of a request's head, and time to send it."""
+"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks: a request's head in size and time, and unread answers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers together, give or take what came in one read."""
+WRITE_TIMEOUT_S = 60.0
+"""How long a client may leave what was sent to it unread, once the buffers of both ends are full."""
 HEAD_TIMEOUT_S = 30.0
 """From the first byte of a request to the end of its headers; and from the connection to the first byte."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Closes a connection whose request head is too long or too slow; a body is bounded where it is read."""
+    """Closes a connection whose request head is too long or too slow, or whose client has stopped reading.
+
+    A body is bounded where it is read. Closing cancels the request, which frees what it holds.
+    """
 
     _head_bytes = 0
     _in_head = False
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -28,6 +34,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -47,6 +54,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(WRITE_TIMEOUT_S, self._abort)
+
+    def resume_writing(self) -> None:
+        self._stop_unread()
+        super().resume_writing()
+
+    def _abort(self) -> None:
+        logger.info("connection closed: the client does not read its answer")
+        self.transport.abort()
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _start_timer(self) -> None:
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse, "the request's headers did not come in time")

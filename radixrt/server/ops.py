@@ -29,7 +29,8 @@ class Flushed(msgspec.Struct, frozen=True):
 
 
 async def health(request: Request) -> Response:
-    """Liveness: 503 once a process of the engine is dead, 200 before, also while loading. Asks no queue."""
+    """Liveness: 503 once a process of the engine is dead and until it is started again; 200 before, also while loading.
+    Asks no queue."""
     stage = request.app.state.radixrt.stage
     return _status(stage, 200 if stage in ("loading", "serving") else 503)
 

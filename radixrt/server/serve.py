@@ -22,6 +22,7 @@ from radixrt.server.app import create_app
 from radixrt.server.hosts import is_loopback
 from radixrt.server.http_protocol import BoundedHttpProtocol
 from radixrt.server.keys import Keys
+from radixrt.server.restarts import Restarts
 from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def serve(
     cors_origins: Sequence[str] = (),
     limits: Limits | None = None,
     drain_timeout_s: float = 5.0,
+    restarts: Restarts | None = None,
     dead_grace_s: float = 10.0,
     access_log: bool = False,
     on_bound: Callable[[str], None] | None = None,
@@ -59,8 +61,11 @@ def serve(
     (in the loading thread). The first signal drains: running requests get `drain_timeout_s` to finish, then an error
     event; the second stops at once.
 
-    Raises StartupError when the address cannot be bound or the engine cannot start, and EngineDead when a process of
-    the engine died: /health then says 503 for `dead_grace_s` before the server gives up.
+    When a process of the engine died, running requests fail at once. With `restarts`, an engine that was made by a
+    callable is then made again; /health says 503 meanwhile. Without, or when it has died too often, /health says 503
+    for `dead_grace_s` before the server gives up.
+
+    Raises StartupError when the address cannot be bound or the engine cannot start, EngineDead when the server gave up.
     """
     certificates = tls.check() if tls is not None else {}
     listener = bind(host, port) if uds is None else bind_unix(uds)
@@ -71,6 +76,7 @@ def serve(
         allowed_hosts=allowed_hosts if uds is None and is_loopback(host) else None,
         cors_origins=cors_origins,
         limits=limits,
+        restarts=restarts,
         on_ready=on_ready,
     )
     state: ServerState = app.state.radixrt
@@ -101,7 +107,7 @@ def serve(
     if state.failure is not None:
         raise state.failure
     if server.gave_up:
-        raise EngineDead("one of the engine's processes died; the server has stopped")
+        raise EngineDead("a process of the engine died; the server has stopped")
 
 
 def _no_cancellations(record: logging.LogRecord) -> bool:
@@ -195,7 +201,7 @@ class _Server(uvicorn.Server):
         stage = self._state.stage
         if stage == "failed":
             return True
-        if stage == "dead":
+        if stage == "dead" and not (self._dead_since is None and self._state.reopen()):
             self._dead_since = self._dead_since or time.monotonic()
             self.gave_up = time.monotonic() - self._dead_since >= self._dead_grace_s
         return await super().on_tick(counter) or self.gave_up

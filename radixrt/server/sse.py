@@ -58,40 +58,69 @@ async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
         watcher.cancel()
 
 
-class EventStream(Response):
-    """A stream of events whose first one is there already; ends with [DONE], or with an error event alone.
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip."""
 
-    The connection is closed after it, so that a client that waits for the end of the socket sees it too.
+
+class EventStream(Response):
+    """A stream of events; ends with [DONE], or with an error event alone.
+
+    While nothing comes for `keep_alive_s`, a comment is sent, so that neither client nor proxy takes a long prefill for
+    a dead connection. The connection is closed at the end, so that a client that waits for that sees it.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], first: asyncio.Future[bytes], keep_alive_s: float | None
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Connection": "close"})
         del self.headers["content-length"]
+        self._events = events
         self._first = first
-        self._rest = rest
+        self._keep_alive_s = keep_alive_s
 
     @classmethod
     async def open(cls, request: Request, events: AsyncGenerator[bytes, None]) -> EventStream:
-        """Wait for the first event before any header is sent: an error until then is an ordinary response."""
+        """Wait for the first event before any header is sent: an error until then is an ordinary response. Where it
+        takes longer than the server's keep-alive interval, the headers go first."""
+        keep_alive_s: float | None = request.app.state.radixrt.limits.sse_keep_alive_s or None
+        first = asyncio.create_task(_next(events))
         try:
             async with cancelled_when_gone(request.receive):
-                first = await anext(events)
+                await asyncio.wait({first}, timeout=keep_alive_s)
+            if first.done():
+                first.result()
         except BaseException:
-            await events.aclose()
+            await _ended(first, events)
             raise
-        return cls(first, events)
+        return cls(events, first, keep_alive_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        written = loop.time()
+
         async def write(data: bytes, more: bool) -> None:
+            nonlocal written
+            written = loop.time()
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
+        async def keep_alive(interval_s: float) -> None:
+            if not self._first.done():
+                await write(KEEP_ALIVE, True)
+            while True:
+                await asyncio.sleep(written + interval_s - loop.time())
+                if loop.time() - written >= interval_s:
+                    await write(KEEP_ALIVE, True)
+
+        ticking: asyncio.Task[None] | None = None
         try:
             async with cancelled_when_gone(receive):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await write(self._first, True)
-                async for data in self._rest:
+                if self._keep_alive_s is not None:
+                    ticking = asyncio.create_task(keep_alive(self._keep_alive_s))
+                await write(await self._first, True)
+                async for data in self._events:
                     await write(data, True)
                 await write(DONE, False)
         except ClientGone:
@@ -103,4 +132,20 @@ class EventStream(Response):
         except Exception as error:  # noqa: BLE001 - it is logged, and the client is told
             await write(event(error_body(as_radixrt_error(error))), False)
         finally:
-            await self._rest.aclose()
+            if ticking is not None:
+                ticking.cancel()
+            await _ended(self._first, self._events)
+
+
+async def _next(events: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(events)
+
+
+async def _ended(first: asyncio.Future[bytes], events: AsyncGenerator[bytes, None]) -> None:
+    """Stop the generator, wherever it is."""
+    if not first.done():
+        first.cancel()
+        await asyncio.wait({first})
+    elif not first.cancelled():
+        first.exception()  # seen, wherever it was raised
+    await events.aclose()

@@ -2,8 +2,8 @@
 
 The engine's life, seen from here:
 
-    loading --(opened)--> serving --(a process died)--> dead
-       \\--(could not open)--> failed
+    loading --(opened)--> serving --(a process died)--> dead --(reopen)--> restarting --(opened)--> serving
+       \\--(could not open)--> failed                                            \\--(gave up)--> failed
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from radixrt.backend import Backend
 from radixrt.errors import EngineDead, NotFound, Overloaded, RadixrtError, StartupError
 from radixrt.results import CacheNode, EngineStats, ModelInfo
 from radixrt.server.metered import metered
+from radixrt.server.restarts import Restarts
 
 logger = logging.getLogger(__name__)
 
-Stage: TypeAlias = Literal["loading", "serving", "dead", "failed"]
+Stage: TypeAlias = Literal["loading", "serving", "dead", "restarting", "failed"]
 
 
 class ServingEngine(Backend, Protocol):
@@ -55,6 +56,8 @@ class Limits:
     """Prompts of one /v1/completions request."""
     options: int = 1024
     """Options of one /score request."""
+    sse_keep_alive_s: float = 15.0
+    """A stream that says nothing for so long sends a comment; 0: never."""
 
 
 @dataclass
@@ -75,7 +78,10 @@ class ServerState:
     _engine: ServingEngine | None = None
     _opened: ExitStack = field(default_factory=ExitStack)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _closed: bool = False
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _open_engine: OpenEngine | None = None
+    _restarts: Restarts | None = None
+    _restarting: bool = False
 
     def __post_init__(self) -> None:
         self.started = self.now()
@@ -87,10 +93,41 @@ class ServerState:
         if self.on_ready is not None:
             self.on_ready(engine.info)
 
-    def open(self, open_engine: OpenEngine) -> None:
-        """Open an engine in a thread, so that the server answers meanwhile; `close` closes it."""
+    def open(self, open_engine: OpenEngine, restarts: Restarts | None = None) -> None:
+        """Open an engine in a thread, so that the server answers meanwhile; `close` closes it. With `restarts`,
+        `reopen` may be called after its death."""
+        self._open_engine, self._restarts = open_engine, restarts
         # A daemon: Ctrl-C while a model loads must not wait for it. The engine's children notice that we are gone.
         threading.Thread(target=self._open, args=(open_engine,), daemon=True, name="open-engine").start()
+
+    def reopen(self) -> bool:
+        """Close the dead engine and open another in a thread, trying again as `restarts` says. False: nothing to open
+        with, or it has died too often."""
+        if self._open_engine is None or self._restarts is None:
+            return False
+        delay = self._restarts.after_death(time.monotonic())
+        if delay is None:
+            return False
+        self._engine, self._restarting = None, True
+        threading.Thread(target=self._reopen, args=(self._open_engine, delay), daemon=True, name="reopen").start()
+        return True
+
+    def _reopen(self, open_engine: OpenEngine, delay: float | None) -> None:
+        with self._lock:
+            dead, self._opened = self._opened, ExitStack()
+        dead.close()
+        while delay is not None:
+            logger.warning("a process of the engine died: starting it again in %.1f s", delay)
+            if self._closed.wait(delay):
+                return
+            self.failure = None
+            self._open(open_engine)
+            if self.failure is None:
+                self._restarting = False
+                return
+            logger.error("the engine did not start again: %s", self.failure)
+            delay = self._restarts.after_death(time.monotonic()) if self._restarts is not None else None
+        self._restarting = False
 
     def _open(self, open_engine: OpenEngine) -> None:
         try:
@@ -98,11 +135,13 @@ class ServerState:
             engine = manager.__enter__()
             with self._lock:
                 self._opened.push(manager)
-                closed = self._closed
+                closed = self._closed.is_set()
             if closed:
                 self._opened.close()
             else:
                 self.adopt(engine)
+                if self._restarts is not None:
+                    self._restarts.opened(time.monotonic())
         except RadixrtError as error:
             self.failure = error
         except Exception as error:
@@ -111,17 +150,19 @@ class ServerState:
 
     def close(self) -> None:
         """Close the engine if `open` opened it; waits for its processes to end."""
+        self._closed.set()
         with self._lock:
-            self._closed = True
-        self._opened.close()
+            opened = self._opened
+        opened.close()
 
     @property
     def stage(self) -> Stage:
-        if self.failure is not None:
-            return "failed"
-        if self._engine is None:
-            return "loading"
-        return "serving" if self._engine.alive else "dead"
+        engine = self._engine
+        if engine is not None:
+            return "serving" if engine.alive else "dead"
+        if self._restarting:
+            return "restarting"
+        return "failed" if self.failure is not None else "loading"
 
     @property
     def engine(self) -> ServingEngine:
@@ -129,9 +170,12 @@ class ServerState:
         stage = self.stage
         if stage == "loading":
             raise Overloaded("the model is still being loaded; /ready tells when it can be used", code="loading")
-        if self._engine is None or stage != "serving":
-            raise EngineDead("the engine has stopped; the server must be restarted", code="engine_dead")
-        return self._engine
+        engine = self._engine
+        if stage == "restarting":
+            raise Overloaded("the engine is being started again; /ready tells when it can be used", code="restarting")
+        if engine is None or stage != "serving":
+            raise EngineDead("a process of the engine has died", code="engine_dead")
+        return engine
 
     def engine_for(self, model: str | None) -> ServingEngine:
         """The engine that serves `model`; an absent name means the only one. NotFound for any other name."""

@@ -75,7 +75,7 @@ def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(smollm2_path: Path,
 def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> None:
     import psutil
 
-    with serving() as (process, _, _):
+    with serving("--on-engine-death", "exit") as (process, _, _):
         runner = next(child for child in psutil.Process(process.pid).children() if "radixrt.runner" in child.cmdline())
         runner.kill()
         runner.wait(timeout=10)

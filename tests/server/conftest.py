@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from radixrt.server.app import create_app
+from radixrt.server.http_protocol import BoundedHttpProtocol
 from radixrt.server.serve import bind, url_of
 
 from .fake_backend import FakeBackend
@@ -49,7 +50,15 @@ def serving(engine: Any, backend: FakeBackend, **options: Any) -> Iterator[Serve
     app = create_app(engine, **options)
     listener: socket.socket = bind("127.0.0.1", 0)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, ws="none", lifespan="on")
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            http=BoundedHttpProtocol,
+            ws="none",
+            lifespan="on",
+        )
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

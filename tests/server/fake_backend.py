@@ -1,6 +1,6 @@
 """A backend without a model: a token is a byte, the answer a fixed text. It follows the client API to the letter.
 
-Words in a prompt make things happen: WAIT stays queued for ever, SLOW stops after three tokens, DIE loses the engine
+Words in a prompt make things happen: WAIT stays queued until the engine dies, SLOW stops after three tokens, DIE loses the engine
 and DEADEND fails the request after three tokens, BOOM raises what nobody expects, MIDBOOM after three tokens.
 """
 
@@ -136,7 +136,9 @@ class FakeBackend:
         try:
             async with asyncio.timeout(timeout):
                 if b"WAIT" in ids:
-                    await asyncio.Event().wait()
+                    while self.alive:
+                        await asyncio.sleep(0.01)
+                    raise EngineDead("the scheduler process ended")
                 async for delta in self._deltas(ids, params, constraint):
                     yield delta
             reason = "stop"

@@ -82,7 +82,7 @@ def live_server(log: Path, *options: str) -> Iterator[Live]:
         process = subprocess.Popen([*command, *options], stderr=stderr, stdout=stderr, env=os.environ)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
-            _until_ready(http, process, log)
+            until_ready(http, process, log)
             yield Live(f"http://127.0.0.1:{port}", process, log, http)
     finally:
         if process.poll() is None:
@@ -92,7 +92,7 @@ def live_server(log: Path, *options: str) -> Iterator[Live]:
             psutil.wait_procs(children, timeout=10)
 
 
-def _until_ready(http: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+def until_ready(http: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + 120
     while time.monotonic() < end:
         if process.poll() is not None:

@@ -9,9 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Served
+from radixrt.server import http_protocol
+from radixrt.server.state import Limits
+
+from .conftest import Served, serving
 from .events import error_of, parts_of, strict
-from .fake_backend import CONTEXT
+from .fake_backend import CONTEXT, FakeBackend
 
 ROUTES = {
     "/v1/chat/completions": lambda text: {"messages": [{"role": "user", "content": text}]},
@@ -109,3 +112,46 @@ def test_a_line_separator_in_a_text_does_not_break_an_event(served: Served) -> N
         choice["delta"].get("content", "") for part in parts_of(answer)[:-1] for choice in strict(part)["choices"]
     )
     assert text == served.backend.reply
+
+
+@pytest.mark.parametrize("word", ["WAIT", "SLOW"])
+def test_a_silent_stream_is_kept_alive_and_still_watched(word: str) -> None:
+    backend = FakeBackend()
+    with serving(backend, backend, limits=Limits(sse_keep_alive_s=0.05)) as served:
+        connection = send(served, "/v1/chat/completions", {**ROUTES["/v1/chat/completions"](word), "stream": True})
+        received = b""
+        while received.count(b": keep-alive\n\n") < 3:
+            received += connection.recv(65536)
+        assert received.startswith(b"HTTP/1.1 200")
+        assert (b"data: " in received) == (word == "SLOW")
+        connection.close()
+        assert backend.wait_active(0, timeout=2.0)
+        assert served.chat().status_code == 200
+
+
+def test_an_error_after_the_headers_of_a_silent_stream_is_an_event() -> None:
+    backend = FakeBackend()
+    with serving(backend, backend, limits=Limits(sse_keep_alive_s=0.05)) as served:
+        connection = send(served, "/generate", {**ROUTES["/generate"]("WAIT"), "stream": True})
+        received = b""
+        while b": keep-alive\n\n" not in received:
+            received += connection.recv(65536)
+        backend.alive = False
+        received += b"".join(iter(lambda: connection.recv(65536), b""))
+        connection.close()
+        events = [line for line in received.split(b"\n") if line.startswith(b"data: ")]
+        assert len(events) == 1 and strict(events[0].removeprefix(b"data: ").decode())["error"]["kind"] == "EngineDead"
+
+
+def test_a_client_that_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_S", 0.3)
+    backend = FakeBackend()
+    backend.reply = "x" * 500
+    with serving(backend, backend) as served:
+        body = {**ROUTES["/v1/chat/completions"]("Hi"), "stream": True, "n": 64, "logprobs": True, "top_logprobs": 20}
+        connection = send(served, "/v1/chat/completions", body)
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        assert backend.wait_active(0, timeout=30), "its request is cancelled although the connection is open"
+        assert backend.aborted == 1
+        assert served.chat().status_code == 200
+        connection.close()
