@@ -1,7 +1,7 @@
 """A backend without a model: a token is a byte, the answer a fixed text. It follows the client API to the letter.
 
-Words in a prompt make things happen: WAIT stays queued until the engine dies, SLOW stops after three tokens, DIE loses the
-engine and DEADEND fails the request after three tokens, BOOM raises what nobody expects, MIDBOOM after three tokens.
+Words in a prompt make things happen: WAIT stays queued until the engine dies, SLOW stops after three tokens, DIE loses
+the engine and DEADEND fails the request after three tokens, BOOM raises what nobody expects, MIDBOOM after three too.
 """
 
 from __future__ import annotations

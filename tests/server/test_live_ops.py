@@ -27,7 +27,7 @@ def start(live: Live, body: dict[str, Any]) -> socket.socket:
     host, port = live.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
     data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     connection.sendall(head + data)
     return connection
 
