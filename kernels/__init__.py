@@ -5,6 +5,7 @@ torch is imported when the door is first used, so that `build` can be had withou
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ __all__ = ["AttentionLayout", "Kernels", "select"]
 
 
 def select(device: torch_device | str, *, reference: bool = False, native: bool = True) -> Kernels:
-    """The operations for `device`: tuned ones for a CPU; elsewhere, or with `reference`, the plain ones.
+    """The operations for `device`: tuned ones for a CPU, Triton's for a GPU; else, or with `reference`, the plain ones.
 
     On a CPU those compiled for it, which the first call may compile; torch's operators put together where they cannot
-    be had, and with `native` false.
+    be had, and with `native` false. On a GPU a StartupError where triton is not installed.
     """
     # Not `import torch`: in this namespace the name belongs to the plain implementation, radixrt.kernels.torch.
     from torch import device as torch_device
@@ -30,9 +31,24 @@ def select(device: torch_device | str, *, reference: bool = False, native: bool 
         from radixrt.kernels.cpu import native as compiled
 
         return compiled if native and compiled.available() else cpu
+    if torch_device(device).type == "cuda" and not reference:  # AMD's too: torch calls them so
+        return _triton()
     from radixrt.kernels import torch as plain
 
     return plain
+
+
+def _triton() -> Kernels:
+    if find_spec("triton") is None:
+        from radixrt.errors import StartupError
+
+        raise StartupError(
+            "a GPU needs triton, which is not installed: pip install 'radixrt[gpu]', or choose the plain kernels "
+            "(--attention torch)"
+        )
+    from radixrt.kernels import triton as tuned
+
+    return tuned
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Before anything imports triton: its kernels then run as numpy, on a CPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 

@@ -87,8 +87,8 @@ class Pieces:
 
 def cut(layout: AttentionLayout, pool: Pool, window: int | None) -> Pieces:
     """The pieces of a step."""
-    if window is not None and _hides(layout, window):
-        return _cut_windowed(layout, pool, window)
+    if layout.parents is not None or (window is not None and _hides(layout, window)):
+        return _cut_masked(layout, pool, window)
     own: list[Stack | Square | Band | Batch] = []
     shared: list[Stack] = []
     starts = layout.starts.tolist()
@@ -114,23 +114,28 @@ def _hides(layout: AttentionLayout, window: int) -> bool:
     return bool((layout.positions[layout.starts[1:] - 1] >= window).any())
 
 
-def _cut_windowed(layout: AttentionLayout, pool: Pool, window: int) -> Pieces:
-    """A row at a time: what a window leaves of a long shared span is short, and differs from row to row."""
+def _cut_masked(layout: AttentionLayout, pool: Pool, window: int | None) -> Pieces:
+    """A row at a time: what a window leaves of a long shared span is short, and differs from row to row. Rows whose new
+    tokens are trees come this way too."""
     own: list[Stack | Square | Band | Batch] = []
     shared: list[Stack] = []
     decode: list[tuple[int, np.ndarray]] = []
     for row in range(layout.num_rows):
         first, end = int(layout.starts[row]), int(layout.starts[row + 1])
         context = layout.context(row)
-        context = context[max(0, len(context) - window + 1) :]
+        if window is not None:
+            context = context[max(0, len(context) - window + 1) :]
         slots = np.concatenate([context, layout.new_slots(row)])
         if end - first == 1:
             decode.append((first, slots))
             continue
-        query = np.arange(len(context), len(slots))[:, None]
-        key = np.arange(len(slots))[None, :]
+        query = layout.positions[first:end]
+        key = np.concatenate([np.arange(query[0] - len(context), query[0]), query])
+        hidden = np.concatenate([np.zeros((end - first, len(context)), dtype=bool), ~layout.sees(row)], axis=1)
+        if window is not None:
+            hidden |= key[None, :] <= query[:, None] - window
         mask = torch.zeros(end - first, len(slots), dtype=pool.dtype)
-        mask.masked_fill_(torch.from_numpy((key > query) | (key <= query - window)), float("-inf"))
+        mask.masked_fill_(torch.from_numpy(hidden), float("-inf"))
         own.append(Band(first, end, _as_slots(slots), mask))
     _cut_decode(decode, pool, own, shared)
     return Pieces(own, shared)

@@ -39,7 +39,7 @@ def _row(layout: AttentionLayout, row: int, window: int | None) -> tuple[torch.T
     positions = layout.positions[layout.starts[row] : layout.starts[row + 1]]
     # Everything before the new tokens is in path order and ends where they begin.
     seen = np.concatenate([np.arange(positions[0] - len(context), positions[0]), positions])
-    hidden = seen[None, :] > positions[:, None]
+    hidden = np.concatenate([np.zeros((len(positions), len(context)), dtype=bool), ~layout.sees(row)], axis=1)
     if window is not None:
         hidden |= seen[None, :] <= positions[:, None] - window
     return torch.from_numpy(context).to(layout.device), torch.from_numpy(hidden).to(layout.device)

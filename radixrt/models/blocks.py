@@ -160,7 +160,8 @@ class Decoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        if self.narrow is not None and len(tokens) <= self.narrow.most_tokens:
+        fits = self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
+        if self.narrow is not None and fits:
             cos, sin = self.rotary.tables(positions, torch.float32)
             return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout)
         ops, eps = self.kernels, self.config.rms_norm_eps

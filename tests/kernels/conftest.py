@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,11 @@ from radixrt import kernels
 from radixrt.kernels import Kernels
 from radixrt.kernels.build import build
 from radixrt.kernels.cpu.native import binding as libraries
+
+# The tests of whole models are built like those of the models' own room.
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+
+collect_ignore_glob = [] if find_spec("triton") else ["test_triton_*.py"]
 
 TARGETS = ["native", "x86-64-v3", "x86-64"]
 """Compiled for this CPU; for AVX2; for any x86-64, where the code is the one that other architectures get."""

@@ -42,7 +42,8 @@ def norm64(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def test_the_door_leads_to_each_implementation() -> None:
     assert kernels.select("cpu") is not kernels.select("cpu", reference=True)
     assert kernels.select("cpu", native=False) is not kernels.select("cpu", reference=True)
-    assert kernels.select(torch.device("cuda")) is kernels.select("cpu", reference=True)
+    assert kernels.select(torch.device("cuda"), reference=True) is kernels.select("cpu", reference=True)
+    assert kernels.select(torch.device("meta")) is kernels.select("cpu", reference=True)
 
 
 @pytest.mark.parametrize("shape", [(1, 48), (7, 48), (5, 3, 16), (2, 23), (40, 577)])

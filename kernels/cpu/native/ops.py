@@ -95,7 +95,8 @@ def tree_attention(
 ) -> torch.Tensor:
     _, heads, width = q.shape
     kv_heads, slots, _ = keys.shape
-    if not _fits(keys, values) or q.dtype != keys.dtype or q.stride()[1:] != (width, 1) or not takes(width):
+    fits = _fits(keys, values) and q.dtype == keys.dtype and q.stride()[1:] == (width, 1) and takes(width)
+    if not fits or layout.parents is not None:
         return composed_attention.tree_attention(q, k, v, keys, values, layout, scale, sliding_window)
     out = q.new_empty(q.shape)
     call = Heads(

@@ -26,6 +26,8 @@ class StepReads:
 
 def step_reads(layout: AttentionLayout, window: int | None) -> StepReads:
     """Of this step: made by the first layer that asks."""
+    if layout.parents is not None:
+        raise ValueError("the compiled kernels read new tokens in causal order only")
     return layout.derive(("native", window), lambda: StepReads(layout, window))
 
 
