@@ -9,11 +9,11 @@ from typing import Any, NoReturn, get_args
 import msgspec
 
 from radixrt.errors import InvalidRequest
-from radixrt.lang.expressions import ChoicesMethod, ExprLike, Gen, Role, RoleBlock, Select, as_expr
+from radixrt.lang.expressions import ExprLike, Gen, Role, RoleBlock, Select, as_expr
 from radixrt.lang.healing import healable
 from radixrt.lang.spans import here
 from radixrt.lang.typed import codec_for
-from radixrt.params import Constraint, SamplingParams
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 
 MAX_CHOICES = 1024
 
@@ -123,8 +123,8 @@ def select(
 ) -> Select:
     """Choose the best of `choices` here by exact token scores, append it, and keep it under `name`.
 
-    How each `choices_method` compares is said in `choices.py`. Raises InvalidRequest for an empty list, an empty or
-    repeated choice, or an unknown method.
+    How each `choices_method` compares is said in `radixrt.choosing`. Raises InvalidRequest for an empty list, an empty
+    or repeated choice, or an unknown method.
     """
     texts = _strings("choices", choices)
     if not texts or not all(texts):

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixrt.errors import InvalidRequest
 from radixrt.lang.spans import Span
-from radixrt.params import Constraint, SamplingParams
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 
 if TYPE_CHECKING:
     from radixrt.lang.program import Function
     from radixrt.lang.typed import Codec
 
-ChoicesMethod: TypeAlias = Literal[
-    "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"
-]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 

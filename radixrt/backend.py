@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from radixrt.params import Constraint, SamplingParams
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike
-from radixrt.results import Delta, Generation, ModelInfo, Scores
+from radixrt.results import Delta, Generation, ModelInfo, Scores, Selection
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,3 +104,40 @@ class Backend(Protocol):
         priority: int = 0,
         timeout: float | None = None,
     ) -> Scores: ...
+
+    def select(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection:
+        """The best of some options as what the prompt goes on with: one request, one step where it fits.
+
+        Args:
+            options: texts, or token ids.
+            method: how they are compared (see `radixrt.choosing`).
+            text: stands between prompt and options, and is tokenized together with each text option, as the text of
+                a prompt that is text is.
+            begins_turn: nothing but `text` stands in the turn, so that each option is scored with and without a
+                leading space; a chat prompt that ends with the generation prompt says so itself.
+        """
+        ...
+
+    async def aselect(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection: ...

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from radixrt.backend import Tokens
+from radixrt.choosing import check_options
 from radixrt.errors import (
     Aborted,
     EngineDead,
@@ -24,9 +25,9 @@ from radixrt.errors import (
     RadixrtError,
     Unauthorized,
 )
-from radixrt.params import Constraint, SamplingParams
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
-from radixrt.results import Delta, Generation, ModelInfo, Scores
+from radixrt.results import Delta, Generation, ModelInfo, Scores, Selection
 from radixrt.server.native_types import (
     Decoded,
     DecodeRequest,
@@ -36,6 +37,7 @@ from radixrt.server.native_types import (
     ServerInfo,
     to_json,
 )
+from radixrt.server.select_types import SelectRequest
 
 if TYPE_CHECKING:
     import httpx
@@ -206,6 +208,36 @@ class Client:
         body = self._score_body(prompt, options, cache_salt, priority, timeout)
         return await self._acall("POST", "/score", body, Scores, body.timeout_s)
 
+    def select(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection:
+        body = self._select_body(prompt, options, method, text, begins_turn, cache_salt, priority, timeout)
+        return self._call("POST", "/v1/select", body, Selection, body.timeout_s)
+
+    async def aselect(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection:
+        body = self._select_body(prompt, options, method, text, begins_turn, cache_salt, priority, timeout)
+        return await self._acall("POST", "/v1/select", body, Selection, body.timeout_s)
+
     # --- the wire ---------------------------------------------------------------------------------------------------
 
     def _generate_body(
@@ -240,6 +272,29 @@ class Client:
         return ScoreRequest(
             prompt=as_prompt(prompt),
             options=[_plain_ids(option) for option in options],
+            cache_salt=cache_salt,
+            priority=priority,
+            timeout_s=self._timeout if timeout is None else timeout,
+        )
+
+    def _select_body(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        method: ChoicesMethod,
+        text: str,
+        begins_turn: bool,
+        cache_salt: str | None,
+        priority: int,
+        timeout: float | None,
+    ) -> SelectRequest:
+        check_options(options, method)
+        return SelectRequest(
+            prompt=as_prompt(prompt),
+            options=[option if isinstance(option, str) else _plain_ids(option) for option in options],
+            method=method,
+            text=text,
+            begins_turn=begins_turn,
             cache_salt=cache_salt,
             priority=priority,
             timeout_s=self._timeout if timeout is None else timeout,

@@ -16,31 +16,40 @@ from typing import Any, TypeVar
 import msgspec
 
 from radixrt.backend import Tokens
+from radixrt.choosing import selection
 from radixrt.collect import Collector
 from radixrt.config import EngineConfig
 from radixrt.connection import AsyncInbox, Connection, Inbox, SyncInbox
 from radixrt.errors import Aborted, EngineDead, InvalidRequest, RadixrtError, StartupError
 from radixrt.launch import Trio
 from radixrt.messages import (
-    Detokenize,
+    Abort,
     Detokenized,
     FlushAnswer,
     FromClient,
     Loading,
     Query,
     Ready,
+    Selected,
     StartupFailed,
     StatsAnswer,
     Submit,
     Tokenize,
     Tokenized,
-    TokensPrompt,
     TreeAnswer,
 )
-from radixrt.params import Constraint, SamplingParams
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.programs import AsyncProgram, Program
-from radixrt.prompts import PromptLike, as_prompt, token_array
-from radixrt.results import CacheNode, Delta, EngineStats, Generation, ModelInfo, Scores, Usage
+from radixrt.prompts import PromptLike, as_prompt
+from radixrt.questions import (
+    detokenize_question,
+    expect,
+    scores,
+    seconds,
+    select_question,
+    tokens,
+)
+from radixrt.results import CacheNode, EngineStats, Generation, ModelInfo, Scores, Selection
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
 log = logging.getLogger(__name__)
@@ -185,12 +194,8 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
     ) -> Scores:
-        ids = self.tokenize(prompt).ids
-        streams = [
-            self.stream(*request, cache_salt=cache_salt, priority=priority, timeout=timeout)
-            for request in _score_requests(ids, options)
-        ]
-        return _scores([list(stream) for stream in streams])
+        question = select_question(prompt, options, cache_salt=cache_salt, priority=priority)
+        return scores(self._ask(question, Selected, timeout))
 
     async def ascore(
         self,
@@ -201,19 +206,49 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
     ) -> Scores:
-        ids = (await self.atokenize(prompt)).ids
-        streams = [
-            self.astream(*request, cache_salt=cache_salt, priority=priority, timeout=timeout)
-            for request in _score_requests(ids, options)
-        ]
-        return _scores([[delta async for delta in stream] for stream in streams])
+        question = select_question(prompt, options, cache_salt=cache_salt, priority=priority)
+        return scores(await self._aask(question, Selected, timeout))
+
+    def select(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection:
+        question = select_question(
+            prompt, options, method, text=text, begins_turn=begins_turn, cache_salt=cache_salt, priority=priority
+        )
+        return selection(self._ask(question, Selected, timeout), options, method)
+
+    async def aselect(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection:
+        question = select_question(
+            prompt, options, method, text=text, begins_turn=begins_turn, cache_salt=cache_salt, priority=priority
+        )
+        return selection(await self._aask(question, Selected, timeout), options, method)
 
     def program(
         self, *, cache_salt: str | None = None, priority: int = 0, timeout: float | None = None, stream: bool = True
     ) -> Program:
         """An empty program request, to which text and gens are appended (`radixrt.programs`)."""
         return Program(
-            self._connection, cache_salt=cache_salt, priority=priority, timeout=_seconds(timeout), stream=stream
+            self._connection, cache_salt=cache_salt, priority=priority, timeout=seconds(timeout), stream=stream
         )
 
     def aprogram(
@@ -221,7 +256,7 @@ class Engine:
     ) -> AsyncProgram:
         """The same for a task; to be called inside the event loop."""
         return AsyncProgram(
-            self._connection, cache_salt=cache_salt, priority=priority, timeout=_seconds(timeout), stream=stream
+            self._connection, cache_salt=cache_salt, priority=priority, timeout=seconds(timeout), stream=stream
         )
 
     def _stream(
@@ -247,7 +282,7 @@ class Engine:
         """Send a request; its number. What is wrong with it is raised here."""
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"sampling_params must be a SamplingParams, not a {type(params).__name__}")
-        _seconds(timeout)
+        seconds(timeout)
         message = as_prompt(prompt)
         number = self._connection.open(inbox)
         try:
@@ -265,17 +300,17 @@ class Engine:
     # --- text and tokens ------------------------------------------------------------------------------------------
 
     def tokenize(self, prompt: PromptLike) -> Tokens:
-        return _tokens(self._ask(lambda number: Tokenize(request_id=number, prompt=as_prompt(prompt)), Tokenized))
+        return tokens(self._ask(lambda number: Tokenize(request_id=number, prompt=as_prompt(prompt)), Tokenized))
 
     async def atokenize(self, prompt: PromptLike) -> Tokens:
         message = as_prompt(prompt)
-        return _tokens(await self._aask(lambda number: Tokenize(request_id=number, prompt=message), Tokenized))
+        return tokens(await self._aask(lambda number: Tokenize(request_id=number, prompt=message), Tokenized))
 
     def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        return self._ask(_detokenize(ids, skip_special_tokens), Detokenized).text
+        return self._ask(detokenize_question(ids, skip_special_tokens), Detokenized).text
 
     async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        return (await self._aask(_detokenize(ids, skip_special_tokens), Detokenized)).text
+        return (await self._aask(detokenize_question(ids, skip_special_tokens), Detokenized)).text
 
     # --- looking at it --------------------------------------------------------------------------------------------
 
@@ -301,23 +336,41 @@ class Engine:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, question: Callable[[int], FromClient], answer: type[Answer]) -> Answer:
+    def _ask(self, question: Callable[[int], FromClient], answer: type[Answer], timeout: float | None = None) -> Answer:
+        seconds(timeout)
         inbox = SyncInbox()
         number = self._connection.open(inbox)
+        answered = False
         try:
             self._connection.send(question(number))
-            return _expect(inbox.get(None), answer)
+            item = inbox.get(timeout)
+            answered = True
+        except TimeoutError:
+            raise Aborted(f"the request took longer than {timeout} s and was cancelled", code="timeout") from None
         finally:
             self._connection.forget(number)
+            if not answered:  # nobody waits for it any more
+                self._connection.send(Abort(request_id=number))
+        return expect(item, answer)
 
-    async def _aask(self, question: Callable[[int], FromClient], answer: type[Answer]) -> Answer:
+    async def _aask(
+        self, question: Callable[[int], FromClient], answer: type[Answer], timeout: float | None = None
+    ) -> Answer:
+        seconds(timeout)
         inbox = AsyncInbox()
         number = self._connection.open(inbox)
+        answered = False
         try:
             self._connection.send(question(number))
-            return _expect(await inbox.get(None), answer)
+            item = await inbox.get(timeout)
+            answered = True
+        except TimeoutError:
+            raise Aborted(f"the request took longer than {timeout} s and was cancelled", code="timeout") from None
         finally:
             self._connection.forget(number)
+            if not answered:  # nobody waits for it any more
+                self._connection.send(Abort(request_id=number))
+        return expect(item, answer)
 
     def _wait_until_ready(self) -> None:
         in_time = self._ready.wait(self.config.start_timeout_s)
@@ -353,55 +406,3 @@ class Engine:
         self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted")
         log.error("%s", self._failure.message)
         self._connection.fail(self._failure)
-
-
-def _seconds(timeout: float | None) -> float | None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-        raise InvalidRequest(f"timeout must be a number of seconds, but is {timeout!r}", param="timeout")
-    return timeout
-
-
-def _shut_down(connection: Connection, trio: Trio) -> None:
-    connection.close()
-    trio.stop()
-
-
-def _expect(item: object, wanted: type[Answer]) -> Answer:
-    if isinstance(item, RadixrtError):
-        raise item
-    if not isinstance(item, wanted):
-        raise RadixrtError(f"expected {wanted.__name__} as the answer, got {type(item).__name__}")
-    return item
-
-
-def _tokens(answer: Tokenized) -> Tokens:
-    return Tokens(ids=tuple(answer.ids.tolist()), text=answer.text, pieces=tuple(answer.pieces))
-
-
-def _detokenize(ids: Sequence[int], skip: bool) -> Callable[[int], FromClient]:
-    array = token_array(ids)
-    return lambda number: Detokenize(request_id=number, ids=array, skip_special_tokens=skip)
-
-
-def _score_requests(
-    prompt: Sequence[int], options: Sequence[Sequence[int]]
-) -> list[tuple[TokensPrompt, SamplingParams]]:
-    """For each option: prompt and option as one prompt of which nothing is sampled, and whose option is scored."""
-    if not all(len(option) for option in options):
-        raise InvalidRequest("an option must hold at least one token", param="options")
-    params = SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=len(prompt))
-    return [(TokensPrompt(ids=token_array([*prompt, *option])), params) for option in options]
-
-
-def _scores(answers: Sequence[Sequence[Delta]]) -> Scores:
-    """From the deltas of each option's request."""
-    logprobs = []
-    usage = Usage()
-    for deltas in answers:
-        entries = next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None)
-        if entries is None:
-            raise Aborted("the request ended before its scores came")
-        logprobs.append(tuple(entry.logprob for entry in entries if entry.logprob is not None))
-        for delta in deltas:
-            usage = usage + (delta.usage or Usage())
-    return Scores(logprobs=logprobs, usage=usage)

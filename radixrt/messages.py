@@ -107,6 +107,29 @@ class Submit(Message, frozen=True, kw_only=True):
     """False: no Delta before a sample is finished (fewer messages; the text is the same)."""
 
 
+class Select(Message, frozen=True, kw_only=True):
+    """Client -> tokenizer: score options as what the prompt goes on with. Answered by Selected or Failed.
+
+    Texts are tokenized together with the text before them (`text`, behind the prompt, or a TextPrompt's own), so that
+    one that merges with its end is scored merged.
+    """
+
+    request_id: int
+    prompt: Prompt
+    """Ids may be none: then `text` is the beginning, as a TextPrompt's is."""
+    text: str = ""
+    options: list[str] = []
+    option_ids: list[list[int]] = []
+    """Instead of `options`."""
+    begins_turn: bool = False
+    """Nothing but `text` stands in the turn, as after a generation prompt: each option is scored with and without a
+    leading space, where that makes sense."""
+    unconditional: bool = False
+    """Score the options without the prompt, too."""
+    cache_salt: str | None = None
+    priority: int = 0
+
+
 class Abort(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: nobody waits for this request any more. Nothing is answered; an unknown id is ignored."""
 
@@ -173,6 +196,22 @@ class Detokenized(Message, frozen=True, kw_only=True):
     text: str
 
 
+class Selected(Message, frozen=True, kw_only=True):
+    """Tokenizer -> client: what an option's tokens are, and their log-probabilities.
+
+    Lists have an entry an option; twice as many where each was scored with and without a leading space: first all
+    without, then all with one.
+    """
+
+    request_id: int
+    token_ids: list[list[int]]
+    logprobs: list[list[float]]
+    unconditional: list[list[float]]
+    written: list[list[int]]
+    """For each option as it was given: the ids that the prompt's go on with where it is chosen, `text` included."""
+    usage: Usage
+
+
 class Deltas(Message, frozen=True, kw_only=True):
     """Tokenizer -> client: what one step brought to this client's requests: (request_id, delta) pairs."""
 
@@ -227,10 +266,11 @@ class StartupFailed(Message, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-FromClient: TypeAlias = Hello | Submit | OpenProgram | AppendProgram | Abort | Tokenize | Detokenize | Query
+FromClient: TypeAlias = Hello | Submit | Select | OpenProgram | AppendProgram | Abort | Tokenize | Detokenize | Query
 ToClient: TypeAlias = (
     Tokenized
     | Detokenized
+    | Selected
     | Deltas
     | ProgramNews
     | Failed
@@ -285,6 +325,18 @@ class RunSegments(Message, frozen=True, kw_only=True):
     priority: int = 0
 
 
+class EnqueueSelect(Message, frozen=True, kw_only=True):
+    """Tokenizer -> scheduler: score options. Answered by SelectScores or Rejected."""
+
+    request_id: int
+    prompt: Array  # int32[n], n >= 1
+    options: list[list[int]]
+    """Token ids of each, none of them empty."""
+    base: Array  # int32[b]; what stands before the options when they are scored without the prompt; empty: they are not
+    namespace: Namespace = Namespace()
+    priority: int = 0
+
+
 class StopRow(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: sample `index` matched a stop string within its first `keep` tokens; it is finished."""
 
@@ -333,6 +385,16 @@ class PromptScores(Message, frozen=True, kw_only=True):
     top_logprobs: Array  # float32[n, k]
 
 
+class SelectScores(Message, frozen=True, kw_only=True):
+    """Scheduler -> tokenizer: log-probability of each token of each option, and the same without the prompt."""
+
+    request_id: int
+    logprobs: list[list[float]]
+    unconditional: list[list[float]]
+    """Empty where it was not asked for."""
+    usage: Usage
+
+
 class TokenBatch(Message, frozen=True, kw_only=True):
     """Scheduler -> tokenizer: all new tokens of a step."""
 
@@ -366,8 +428,10 @@ class SchedulerAnswer(Message, frozen=True, kw_only=True):
     freed_tokens: int | None = None
 
 
-ToScheduler: TypeAlias = Enqueue | RunSegments | StopRow | Cancel | SchedulerQuery
-FromScheduler: TypeAlias = TokenBatch | PromptScores | Rejected | SchedulerAnswer | Loading | Ready | StartupFailed
+ToScheduler: TypeAlias = Enqueue | EnqueueSelect | RunSegments | StopRow | Cancel | SchedulerQuery
+FromScheduler: TypeAlias = (
+    TokenBatch | PromptScores | SelectScores | Rejected | SchedulerAnswer | Loading | Ready | StartupFailed
+)
 
 # --- scheduler <-> runner (DEALER <-> ROUTER) -----------------------------------------------------------------------
 
@@ -418,7 +482,8 @@ class RowOpen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScoreSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Log-probabilities wanted for known tokens: new token `first + i` of the row predicts `targets[i]`."""
+    """Log-probabilities wanted for known tokens: new token `first + i` of the row predicts `targets[i]`, or with `at`
+    new token `first + at[i]` does (so that one token may predict several)."""
 
     row_index: int
     """Index into the step's rows, not a row id."""
@@ -426,6 +491,7 @@ class ScoreSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Offset into the row's new tokens."""
     targets: Array  # int32[n]
     top: int = 0
+    at: Array | None = None  # int32[n]
 
 
 class StepPlan(Message, frozen=True, kw_only=True):
@@ -441,7 +507,7 @@ class StepPlan(Message, frozen=True, kw_only=True):
     opens: list[RowOpen]
     closes: list[int]
     """Row ids to forget, before `opens` is applied."""
-    rows: Array  # int32[R] row ids
+    rows: Array  # int32[R] row ids; -1: a row without one, which samples nothing and need not be opened
     new_lens: Array  # int32[R] >= 1
     tokens: Array  # int32[T]; -1: the token that the row sampled last (it may still be under way when this is sent)
     positions: Array  # int32[T]

@@ -13,8 +13,13 @@ MAX_N = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_LOGPROBS = 20
+MAX_OPTIONS = 1024
 LARGEST = 2**31 - 1
 """Largest count, token id or priority: they travel as 32-bit numbers."""
+
+
+ChoicesMethod = Literal["token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
+"""How a select compares its options; the formulas are in `radixrt.choosing`."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

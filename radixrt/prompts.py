@@ -50,12 +50,12 @@ def as_message(message: object, position: int = 0) -> ChatMessage:
         raise InvalidRequest(f"messages[{position}] is malformed: {error}", param=f"messages[{position}]") from error
 
 
-def token_array(ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+def token_array(ids: Sequence[int], param: str = "prompt") -> np.ndarray[Any, np.dtype[np.int32]]:
     """Token ids as int32[n]; InvalidRequest when one is no integer, negative or beyond 32 bits."""
     if not all(isinstance(token, int) for token in ids):
         raise InvalidRequest(
-            "token ids must be integers (engine.tokenize(text).ids gives those of a text)", param="prompt"
+            "token ids must be integers (engine.tokenize(text).ids gives those of a text)", param=param
         )
     if ids and not (min(ids) >= 0 and max(ids) < 2**31):
-        raise InvalidRequest("token ids must be between 0 and the vocabulary's size", param="prompt")
+        raise InvalidRequest("token ids must be between 0 and the vocabulary's size", param=param)
     return np.asarray(ids, dtype=np.int32)

@@ -120,7 +120,27 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[tuple[float, ...]]
     """One a token of each option."""
     usage: Usage
-    """Summed over the requests that it took, one an option: prompt tokens count in each, computed or cached."""
+    """Prompt tokens are those of the prompt and of all options; cached are those of the prompt that were there."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Backend.select` chose. Tuples have an entry an option, in the order in which they were given."""
+
+    index: int
+    """Of the option that was chosen."""
+    choice: str | None = None
+    """Its text; None where the options were token ids."""
+    scores: tuple[float, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    """Each option's own tokens, behind those that all share with the prompt."""
+    logprobs: tuple[tuple[float, ...], ...]
+    """One a token of each option."""
+    unconditional: tuple[tuple[float, ...], ...] | None = None
+    """The same without the prompt; only for unconditional_likelihood_normalized."""
+    written: tuple[int, ...]
+    """What the prompt's ids go on with; of a prompt that is text: the ids of all of it, the choice included."""
+    usage: Usage
+    """Prompt tokens are those of the prompt and of all options; cached are those of the prompt that were there."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,9 +53,11 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
         _check(getattr(plan, name).shape == (length,), name, f"must have length {length}")
 
     ids = plan.rows.astype(np.int64)
-    _within(ids, 0, len(rows.is_open), "rows")
-    _check(rows.is_open[ids].all(), "rows", "names a row that is not open")
-    _distinct(ids, "rows")
+    named = ids[ids != -1]
+    _within(named, 0, len(rows.is_open), "rows")
+    _check(rows.is_open[named].all(), "rows", "names a row that is not open")
+    _distinct(named, "rows")
+    _check((plan.sample[ids == -1] == 0).all(), "sample", "asks for a token of a row without an id")
     lens = plan.new_lens.astype(np.int64)
     _check((lens >= 1).all() and int(lens.sum()) == tokens, "new_lens", "does not add up to the tokens")
     _within(plan.tokens, -1, limits.vocab_size, "tokens")
@@ -87,6 +89,7 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     filled_index = np.repeat(np.arange(count), lens)[filled]
     _distinct(filled_index, "tokens")
     filled_rows = ids[filled_index]
+    _check((filled_rows >= 0).all(), "tokens", "asks for the last token of a row without an id")
     state = rows.state[filled_rows]
     _check((state != FRESH).all(), "tokens", "asks for the last token of a row that has not sampled any")
     lost = np.zeros(count, bool)
@@ -114,7 +117,9 @@ def _check_scores(plan: StepPlan, lens: np.ndarray, limits: Limits) -> None:
     for spec in plan.scores:
         _check(0 <= spec.row_index < len(lens), "scores", "name a row that is not there")
         _check(spec.targets.ndim == 1 and spec.targets.dtype.kind in "iu", "scores", "must have targets")
-        fits = len(spec.targets) > 0 and spec.first >= 0 and spec.first + len(spec.targets) <= lens[spec.row_index]
+        at = np.arange(len(spec.targets)) if spec.at is None else spec.at
+        _check(at.shape == spec.targets.shape and at.dtype.kind in "iu", "scores", "must have a place for each target")
+        fits = at.size > 0 and spec.first >= 0 and at.min() >= 0 and spec.first + at.max() < lens[spec.row_index]
         _check(fits, "scores", "reach outside the row's new tokens")
         _within(spec.targets, 0, limits.vocab_size, "scores")
         _check(0 <= spec.top <= limits.vocab_size, "scores", "ask for more tokens than there are")

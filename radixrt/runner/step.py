@@ -81,7 +81,7 @@ class Stepper:
         started = perf_counter()
         layout = lay_out(plan, self.rows, self.limits)
         hidden = self._forward(plan, layout)
-        scores = [self._score(hidden, layout, spec) for spec in plan.scores]
+        scores = logprobs.scores(self._model.logits, hidden, [_wanted(layout, spec) for spec in plan.scores])
         if not layout.sampled.size:
             return _answer(plan, scores=scores, forward_s=perf_counter() - started)
 
@@ -138,11 +138,6 @@ class Stepper:
             AttentionLayout.from_plan(plan, device),
         )
 
-    def _score(self, hidden: torch.Tensor, layout: Layout, spec: ScoreSpec) -> Score:
-        first = layout.starts_of(spec.row_index) + spec.first
-        wanted = hidden[first : first + len(spec.targets)]
-        return logprobs.score(self._model.logits, wanted, spec.targets, spec.top)
-
     def _own_logprobs(
         self, logits: torch.Tensor, wants: np.ndarray, most: int
     ) -> tuple[torch.Tensor | None, np.ndarray, np.ndarray]:
@@ -167,6 +162,11 @@ class Stepper:
             if rules.forbidden_rows.size:
                 adjust.forbid(logits, rules.forbidden_rows, rules.forbidden_ids)
         adjust.forbid_from(logits, self._vocabulary)
+
+
+def _wanted(layout: Layout, spec: ScoreSpec) -> logprobs.Wanted:
+    at = np.arange(len(spec.targets)) if spec.at is None else spec.at.astype(np.int64)
+    return logprobs.Wanted(layout.starts_of(spec.row_index) + spec.first + at, spec.targets.astype(np.int64), spec.top)
 
 
 def _answer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from radixrt.errors import ContextLengthExceeded, InvalidRequest
-from radixrt.messages import Enqueue
+from radixrt.messages import Enqueue, EnqueueSelect
 from radixrt.scheduler.requests import Alone, Limits, Request
 
 
@@ -51,3 +51,27 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
         share=message.namespace.tenant or message.namespace.salt,
         deadline=None if message.timeout_s is None else now + message.timeout_s,
     )
+
+
+def check_select(message: EnqueueSelect, limits: Limits, capacity: int) -> None:
+    """Raise a RadixrtError that says why a select can never run; `capacity`: slots of the pool."""
+    if not message.prompt.size:
+        raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
+    if not message.options or not all(message.options):
+        raise InvalidRequest("options must hold at least one option, each of at least one token", param="options")
+    heads = [token for head in (message.prompt, message.base) if head.size for token in (head.min(), head.max())]
+    for param, low, high in (
+        ("prompt", min(heads), max(heads)),
+        ("options", min(map(min, message.options)), max(map(max, message.options))),
+    ):
+        if low < 0 or high >= limits.vocab_size:
+            raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", param=param)
+    head, longest = max(message.prompt.size, message.base.size), max(map(len, message.options))
+    room = min(limits.context_length, capacity)
+    if head + longest > room:
+        what = "the model's context" if limits.context_length <= capacity else "the KV pool (--kv-tokens)"
+        raise ContextLengthExceeded(
+            f"{head} prompt tokens and the {longest} of the longest option need {head + longest} tokens, but {what} "
+            f"holds {room}: shorten the prompt",
+            param="prompt",
+        )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from radixrt.cache import Node, Slots
 from radixrt.messages import RowOpen, ScoreSpec, StepPlan
 from radixrt.scheduler.requests import Row
+
+if TYPE_CHECKING:
+    from radixrt.scheduler.select import Piece
 
 SHARE_FROM = 256
 """A chain of nodes becomes a shared span when reading it once spares at least this many token reads."""
@@ -26,7 +31,7 @@ class PlannedRow:
      path of the row's node  `own` slots         `slots`, written in this step
     """
 
-    row: Row
+    row: Row | Piece
     start: int
     in_tree: int
     own: Slots
@@ -69,11 +74,10 @@ def build_plan(
     layout = _Layout()
     _visit(list(planned), 0, layout)
     order = layout.order
-    scores = []
+    scores: list[ScoreSpec] = []
     for index, item in enumerate(order):
         if item.score is not None:
-            spec = item.score
-            scores.append(ScoreSpec(row_index=index, first=spec.first, targets=spec.targets, top=spec.top))
+            scores.append(msgspec.structs.replace(item.score, row_index=index))
     private = [_join(parts) for parts in layout.private]
     plan = StepPlan(
         step=step,

@@ -21,6 +21,7 @@ from radixrt.errors import Aborted, GenerationFailed, Overloaded, RadixrtError
 from radixrt.grammar import Grammar
 from radixrt.messages import (
     Enqueue,
+    EnqueueSelect,
     FromScheduler,
     Rejected,
     Score,
@@ -40,6 +41,7 @@ from radixrt.scheduler.drafts import drafts_for, fill_lines
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.segments import Programs
+from radixrt.scheduler.select import Piece, Selects
 from radixrt.scheduler.specs import prompt_scores, score_spec, token_delta
 from radixrt.scheduler.stats import Stats
 
@@ -79,12 +81,14 @@ class Scheduler:
     steps: deque[Step] = field(default_factory=deque)
     deadlines: Deadlines = field(default_factory=Deadlines)
     programs: Programs = field(init=False)
+    selects: Selects = field(init=False)
     _step_number: int = 0
     _deltas: list[TokenDelta] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.programs = Programs(self)
-        self.rows.relieve = self.programs.relieve
+        self.selects = Selects(self.cache, self.limits, self.clock, self.stats, self.outbox, self.prefix_cache)
+        self.selects.relief = self.rows.relieve = lambda: self.programs.relieve() or self.selects.relieve()
 
     @property
     def cache(self) -> PrefixCache:
@@ -92,11 +96,14 @@ class Scheduler:
 
     # --- requests come and go -------------------------------------------------------------------------------------
 
-    def enqueue(self, message: Enqueue) -> None:
+    def enqueue(self, message: Enqueue | EnqueueSelect) -> None:
         """Admit a request to the queue, or answer Rejected."""
         try:
-            if len(self.requests) >= self.limits.max_waiting + self.limits.max_num_seqs:
+            if len(self.requests) + len(self.selects) >= self.limits.max_waiting + self.limits.max_num_seqs:
                 raise Overloaded(f"the queue is full ({self.limits.max_waiting} requests wait): try again later")
+            if isinstance(message, EnqueueSelect):
+                self.selects.add(message)
+                return
             request = to_request(
                 message, self.limits, self.cache.capacity, self.clock(), prefix_cache=self.prefix_cache
             )
@@ -106,7 +113,7 @@ class Scheduler:
         self.requests[request.id] = request
         self.deadlines.add(request)
         if request.sampling.prompt_logprobs is not None and request.score_from >= len(request.prompt) - 1:
-            self._send_scores(request)  # a prompt of one token, with nothing before it: no step brings any
+            self._send_scores(request, None)  # a prompt of one token, with nothing before it: no step brings any
         if request.constraint is None:
             self.rows.waiting.extend(request.rows)
         else:
@@ -136,6 +143,7 @@ class Scheduler:
             self.compiling.pop(request_id, None)
             for row in request.rows:
                 self._end(row, "abort")
+        self.selects.cancel(request_id)
 
     def stop_row(self, request_id: int, index: int, keep: int) -> None:
         """A stop string matched: the sample ends, `keep` of its tokens count."""
@@ -164,7 +172,7 @@ class Scheduler:
         guessing = self.limits.max_drafts > 0 and any(row.matcher is not None for row in self.rows.running)
         if len(self.steps) > (0 if guessing else self.limits.lookahead):
             return False
-        return bool(self.rows.waiting) or any(row.ready for row in self.rows.running)
+        return bool(self.rows.waiting or self.selects.waiting) or any(row.ready for row in self.rows.running)
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
@@ -178,7 +186,11 @@ class Scheduler:
             if budget and row.ready:
                 budget -= self._plan_row(row, budget, planned, leftover)
         now = self.clock()
-        for row in self.rows.waiting.candidates(now) if budget and not self.rows.full else ():
+        crowded = bool(self.rows.waiting) and not self.rows.full
+        pieces = self.selects.plan(self._step_number + 1, budget, shared=crowded, leftover=leftover)
+        budget -= sum(piece.slots.size for piece in pieces)
+        open_to_new = budget and not self.rows.full and not self.selects.blocked
+        for row in self.rows.waiting.candidates(now) if open_to_new else ():
             # After a retraction nobody new comes in: the pool is too small for those who run.
             if self.rows.retractions == retractions and self.rows.admit(row, now):
                 if row.ready:
@@ -189,11 +201,14 @@ class Scheduler:
                 break
         # Only now: a slot that was freed while planning must not be written twice by this step.
         self.cache.release(leftover)
-        if not planned:
+        if not planned and not pieces:
             return None
         self._step_number += 1
         masked = {row for row in planned if row.matcher is not None}
-        plan, order = build_plan(self._step_number, [*planned.values()], self.rows.opens, self.rows.closes, masked)
+        plan, order = build_plan(
+            self._step_number, [*planned.values(), *pieces], self.rows.opens, self.rows.closes, masked
+        )
+        self.selects.end_of_plan()
         self.rows.opens, self.rows.closes = [], []
         self.steps.append(Step(order, plan, masks_sent=not plan.masked.size))
         self.stats.planned(time.perf_counter() - begun)
@@ -254,7 +269,7 @@ class Scheduler:
         line = 0
         for item in masked:
             row = item.row
-            if row.matcher is not None:
+            if isinstance(row, Row) and row.matcher is not None:
                 try:
                     fill_lines(row.matcher, item.drafts, bitmask, line)
                 except RadixrtError as error:
@@ -273,29 +288,27 @@ class Scheduler:
         sampled = 0
         scores = iter(result.scores)
         for item in step.rows:
+            if isinstance(item.row, Piece):
+                self.selects.settle(item.row, next(scores) if item.score is not None else None)
+                continue
             if item.score is not None:
-                self._take_scores(item.row.request, next(scores))
+                self._send_scores(item.row.request, next(scores))
             if item.sample:
-                self._take_tokens(item, result, sampled)
+                self._take_tokens(item.row, item, result, sampled)
                 sampled += 1 + len(item.drafts)
             elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= len(item.row.request.prompt) - 1:
                 self._finish(item.row, "length")
         self.flush()
         self.verify()
 
-    def _take_scores(self, request: Request, score: Score) -> None:
-        request.scored.append(score)
+    def _send_scores(self, request: Request, score: Score | None) -> None:
+        """Take a chunk's prompt scores; send them when all are there."""
+        request.scored.extend(() if score is None else [score])
         if request.score_from >= len(request.prompt) - 1 and request.id in self.requests:
-            self._send_scores(request)
+            self.outbox.extend(filter(None, [prompt_scores(request)]))
 
-    def _send_scores(self, request: Request) -> None:
-        scores = prompt_scores(request)
-        if scores is not None:
-            self.outbox.append(scores)
-
-    def _take_tokens(self, item: PlannedRow, result: StepResult, first: int) -> None:
+    def _take_tokens(self, row: Row, item: PlannedRow, result: StepResult, first: int) -> None:
         """A row's sampled lines, as far as its guesses held; what was computed for the others is given back."""
-        row = item.row
         row.pending -= 1
         for i in range(1 + len(item.drafts)):
             guessed = i < len(item.drafts) and int(result.tokens[first + i]) == item.drafts[i]
@@ -362,6 +375,7 @@ class Scheduler:
         for row in list(self.rows.running):
             self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
         self.programs.relieve()
+        self.selects.fail(GenerationFailed(f"the model runner failed: {failed.message}"))
         self.cache.tree.clear(reason="failure")
         self.flush()
         self.verify()

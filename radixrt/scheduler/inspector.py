@@ -11,8 +11,8 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
     """Counters and gauges as they stand. `grammar_*` are the compile service's, filled in by the loop."""
     cache, tree, stats = scheduler.cache, scheduler.cache.tree, scheduler.stats
     return EngineStats(
-        running=len(scheduler.rows.running),
-        waiting=len(scheduler.rows.waiting) + len(scheduler.compiling),
+        running=len(scheduler.rows.running) + scheduler.selects.started,
+        waiting=len(scheduler.rows.waiting) + len(scheduler.compiling) + scheduler.selects.unstarted,
         kv_tokens=cache.capacity,
         kv_used=cache.capacity - cache.available,
         kv_cached=tree.evictable,

@@ -20,6 +20,7 @@ from radixrt.messages import (
     Cancel,
     Connect,
     Enqueue,
+    EnqueueSelect,
     FromRunner,
     FromScheduler,
     Loading,
@@ -152,7 +153,7 @@ class SchedulerProcess:
 
     def _take(self, message: ToScheduler) -> None:
         """One message from the tokenizer process; a fault in a request costs only that request."""
-        if isinstance(message, Enqueue):
+        if isinstance(message, Enqueue | EnqueueSelect):
             try:
                 self._scheduler.enqueue(message)
             except Exception:  # whatever it is, it must not take the others along

@@ -29,6 +29,8 @@ from radixrt.server.openai_completions import completions
 from radixrt.server.openai_types import ChatRequest, CompletionRequest
 from radixrt.server.openapi import describe
 from radixrt.server.restarts import Restarts
+from radixrt.server.select import select
+from radixrt.server.select_types import SelectRequest
 from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
 
 
@@ -48,6 +50,7 @@ ROUTES = (
     Route("GET", "/v1/models/{model_id:path}", models.get_model),
     Route("POST", "/v1/chat/completions", chat_completions, ChatRequest),
     Route("POST", "/v1/completions", completions, CompletionRequest),
+    Route("POST", "/v1/select", select, SelectRequest),
     Route("POST", "/tokenize", tokens.tokenize, tokens.TokenizeRequest),
     Route("POST", "/detokenize", tokens.detokenize, tokens.DetokenizeRequest),
     Route("POST", "/generate", native.generate, GenerateRequest),

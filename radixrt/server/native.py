@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.errors import ContextLengthExceeded, InvalidRequest
+from radixrt.errors import InvalidRequest
 from radixrt.messages import Prompt
 from radixrt.prompts import as_prompt
 from radixrt.server.body import decoder, read_body
@@ -33,7 +33,7 @@ async def generate(request: Request) -> Response:
     """Generate: a Generation, or a stream of Deltas."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _GENERATE, state.limits.body_bytes)
-    _check_timeout(body.timeout_s)
+    check_timeout(body.timeout_s)
     engine, prompt = state.engine, as_prompt(body.prompt)
     if body.stream:
         return await EventStream.open(request, _deltas(engine, prompt, body))
@@ -46,7 +46,7 @@ async def generate(request: Request) -> Response:
             priority=body.priority,
             timeout=body.timeout_s,
         )
-    return _json(generation)
+    return json_answer(generation)
 
 
 async def _deltas(engine: ServingEngine, prompt: Prompt, body: GenerateRequest) -> AsyncGenerator[bytes, None]:
@@ -64,32 +64,25 @@ async def score(request: Request) -> Response:
     """Log-probabilities of options as continuations of a prompt."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _SCORE, state.limits.body_bytes)
-    _check_timeout(body.timeout_s)
-    if len(body.options) > state.limits.options:
-        raise InvalidRequest(f"options may hold at most {state.limits.options} entries", param="options")
+    check_timeout(body.timeout_s)
+    check_count(body.options, state)
     engine, prompt = state.engine, as_prompt(body.prompt)
     async with cancelled_when_gone(request.receive):
-        try:
-            scores = await engine.ascore(
-                prompt,
-                body.options,
-                cache_salt=body.cache_salt,
-                priority=body.priority,
-                timeout=body.timeout_s,
-            )
-        except InvalidRequest as error:
-            if error.param == "prompt" and not isinstance(error, ContextLengthExceeded):
-                await engine.atokenize(prompt)  # raises where the prompt itself is at fault
-                error.param = "options"  # which the engine sees as the prompt's last tokens
-            raise
-    return _json(scores)
+        scores = await engine.ascore(
+            prompt,
+            body.options,
+            cache_salt=body.cache_salt,
+            priority=body.priority,
+            timeout=body.timeout_s,
+        )
+    return json_answer(scores)
 
 
 async def encode(request: Request) -> Response:
     """The tokens of a prompt, with their exact bytes."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _ENCODE, state.limits.body_bytes)
-    return _json(await state.engine.atokenize(as_prompt(body.prompt)))
+    return json_answer(await state.engine.atokenize(as_prompt(body.prompt)))
 
 
 async def decode(request: Request) -> Response:
@@ -97,13 +90,18 @@ async def decode(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _DECODE, state.limits.body_bytes)
     text = await state.engine.adetokenize(body.ids, skip_special_tokens=body.skip_special_tokens)
-    return _json(Decoded(text=text))
+    return json_answer(Decoded(text=text))
 
 
-def _check_timeout(timeout_s: float | None) -> None:
+def check_count(options: Sequence[object], state: ServerState) -> None:
+    if len(options) > state.limits.options:
+        raise InvalidRequest(f"options may hold at most {state.limits.options} entries", param="options")
+
+
+def check_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None and not timeout_s > 0:
         raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
 
 
-def _json(value: object) -> Response:
+def json_answer(value: object) -> Response:
     return Response(to_json(value), media_type="application/json")

@@ -19,11 +19,11 @@ TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """Whether it is in the vocabulary the engine says."""
 
 
-class _Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Base of the native bodies."""
 
 
-class GenerateRequest(_Body, kw_only=True, frozen=True):
+class GenerateRequest(Body, kw_only=True, frozen=True):
     """POST /generate. Answered by a Generation, or with `stream` by events that each hold a Delta, then [DONE]."""
 
     prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
@@ -36,7 +36,7 @@ class GenerateRequest(_Body, kw_only=True, frozen=True):
     """The request is cancelled, and answered by Aborted, when it has taken so long."""
 
 
-class ScoreRequest(_Body, kw_only=True, frozen=True):
+class ScoreRequest(Body, kw_only=True, frozen=True):
     """POST /score. Answered by `radixrt.results.Scores`."""
 
     prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
@@ -48,24 +48,24 @@ class ScoreRequest(_Body, kw_only=True, frozen=True):
     """As in a GenerateRequest; for all options together."""
 
 
-class EncodeRequest(_Body, kw_only=True, frozen=True):
+class EncodeRequest(Body, kw_only=True, frozen=True):
     """POST /encode. Answered by `radixrt.backend.Tokens`: ids, rendered text, exact bytes of each token."""
 
     prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
 
 
-class DecodeRequest(_Body, kw_only=True, frozen=True):
+class DecodeRequest(Body, kw_only=True, frozen=True):
     """POST /decode. Answered by Decoded."""
 
     ids: list[TokenId]
     skip_special_tokens: bool = False
 
 
-class Decoded(_Body, kw_only=True, frozen=True):
+class Decoded(Body, kw_only=True, frozen=True):
     text: str
 
 
-class ServerInfo(_Body, kw_only=True, frozen=True):
+class ServerInfo(Body, kw_only=True, frozen=True):
     """GET /server_info."""
 
     version: str

@@ -55,7 +55,7 @@ class Limits:
     prompts: int = 512
     """Prompts of one /v1/completions request."""
     options: int = 1024
-    """Options of one /score request."""
+    """Options of one /score or /v1/select request."""
     sse_keep_alive_s: float = 15.0
     """A stream that says nothing for so long sends a comment; 0: never."""
 

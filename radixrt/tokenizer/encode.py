@@ -6,7 +6,7 @@ import numpy as np
 
 from radixrt.checkpoint import Vocabulary
 from radixrt.errors import ContextLengthExceeded, InvalidRequest
-from radixrt.messages import Array, ChatPrompt, Prompt, Tokenized, TokensPrompt
+from radixrt.messages import Array, ChatPrompt, Prompt, TextPrompt, Tokenized, TokensPrompt
 from radixrt.params import SamplingParams
 from radixrt.tokenizer.chat import ChatTemplate
 
@@ -37,6 +37,21 @@ class PromptEncoder:
         ids = vocabulary.encode(prompt.text, add_bos=prompt.add_special_tokens and vocabulary.adds_bos)
         if not ids and prompt.add_special_tokens and vocabulary.bos_id is not None:
             return [vocabulary.bos_id]
+        return ids
+
+    def tokens(self, text: str, *, first: bool) -> tuple[list[int], list[bytes]]:
+        """Ids of a text and their exact bytes. `first`: nothing stands before it, so a BOS token may."""
+        answer = self.tokenized(0, TextPrompt(text=text, add_special_tokens=first))
+        return answer.ids.tolist(), answer.pieces
+
+    def beginning(self) -> list[int]:
+        """What stands before a text that nothing stands before: the BOS token, or else the end-of-text token."""
+        vocabulary = self._vocabulary
+        ids = [vocabulary.bos_id] if vocabulary.bos_id is not None else list(vocabulary.eos_ids[:1])
+        if not ids:
+            raise InvalidRequest(
+                "there is no text before the options, and the model has neither BOS nor end token", param="prompt"
+            )
         return ids
 
     def start(self, prompt: Prompt) -> Array:
@@ -80,6 +95,10 @@ class PromptEncoder:
             )
         out: list[int] = ids.tolist()
         return out
+
+    def checked_list(self, ids: list[int], param: str) -> list[int]:
+        """The same for a plain list."""
+        return self.checked(np.asarray(ids, dtype=np.int64), param)
 
     def _check_length(self, text: str) -> None:
         limit = self.context_length

@@ -12,13 +12,19 @@ from radixrt.results import TokenLogprob
 from radixrt.tokenizer.sample import Sample
 
 
-@dataclass
-class Request:
+@dataclass(kw_only=True)
+class Open:
     """One open request: `id` is ours, `client_id` the client's own, which only `peer` may use."""
 
     id: int
     peer: bytes
     client_id: int
+
+
+@dataclass(kw_only=True)
+class Request(Open):
+    """A generation."""
+
     sampling: SamplingParams
     stream: bool
     samples: list[Sample] = field(default_factory=list)
@@ -37,8 +43,8 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._by_id: dict[int, Request] = {}
-        self._by_client: dict[bytes, dict[int, Request]] = {}
+        self._by_id: dict[int, Open] = {}
+        self._by_client: dict[bytes, dict[int, Open]] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -52,22 +58,22 @@ class RequestTable:
         if client_id in self._by_client.get(peer, {}):
             raise InvalidRequest(f"request_id {client_id} is already open", param="request_id")
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Open) -> None:
         self.check_new(request.peer, request.client_id)
         self._by_id[request.id] = request
         self._by_client.setdefault(request.peer, {})[request.client_id] = request
 
-    def get(self, number: int) -> Request | None:
+    def get(self, number: int) -> Open | None:
         """By our number; None when it is not open (any more)."""
         return self._by_id.get(number)
 
-    def of_client(self, peer: bytes, client_id: int) -> Request | None:
+    def of_client(self, peer: bytes, client_id: int) -> Open | None:
         return self._by_client.get(peer, {}).get(client_id)
 
-    def of_peer(self, peer: bytes) -> list[Request]:
+    def of_peer(self, peer: bytes) -> list[Open]:
         return list(self._by_client.get(peer, {}).values())
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: Open) -> None:
         """Forget it; once more is harmless."""
         if self._by_id.pop(request.id, None) is None:
             return

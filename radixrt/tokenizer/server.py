@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from radixrt.checkpoint import Vocabulary
 from radixrt.dialects import DIALECTS
@@ -20,6 +21,7 @@ from radixrt.messages import (
     Detokenize,
     Detokenized,
     Enqueue,
+    EnqueueSelect,
     Failed,
     FlushAnswer,
     FromClient,
@@ -34,6 +36,9 @@ from radixrt.messages import (
     Rejected,
     SchedulerAnswer,
     SchedulerQuery,
+    Select,
+    Selected,
+    SelectScores,
     StartupFailed,
     StatsAnswer,
     StopRow,
@@ -51,9 +56,10 @@ from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.encode import PromptEncoder, all_special
 from radixrt.tokenizer.logprobs import token_logprob
+from radixrt.tokenizer.options import SelectRequest, prepare
 from radixrt.tokenizer.program import Program
 from radixrt.tokenizer.programs import ProgramTable
-from radixrt.tokenizer.requests import Request, RequestTable
+from radixrt.tokenizer.requests import Open, Request, RequestTable
 from radixrt.tokenizer.sample import Sample
 
 log = logging.getLogger(__name__)
@@ -117,9 +123,11 @@ class TokenizerServer:
             with self._answering(peer, message.request_id):
                 self._answer(peer, message)
 
-    def _answer(self, peer: bytes, message: Submit | OpenProgram | Tokenize | Detokenize | Query) -> None:
+    def _answer(self, peer: bytes, message: Submit | Select | OpenProgram | Tokenize | Detokenize | Query) -> None:
         if isinstance(message, Submit):
             self._submit(peer, message)
+        elif isinstance(message, Select):
+            self._select(peer, message)
         elif isinstance(message, OpenProgram):
             self._programs.open(peer, message)
         elif isinstance(message, Tokenize):
@@ -163,6 +171,21 @@ class TokenizerServer:
             raise _busy()
         self._requests.add(request)
 
+    def _select(self, peer: bytes, message: Select) -> None:
+        self._requests.check_new(peer, message.request_id)
+        request = prepare(message, self._encoder, self._requests.next_id(), peer)
+        enqueue = EnqueueSelect(
+            request_id=request.id,
+            prompt=np.asarray(request.prompt, dtype=np.int32),
+            options=request.token_ids,
+            base=np.asarray(request.base, dtype=np.int32),
+            namespace=Namespace(model=self._model_name, salt=message.cache_salt),
+            priority=message.priority,
+        )
+        if not self._send_scheduler(enqueue):
+            raise _busy()
+        self._requests.add(request)
+
     # --- from the scheduler ---------------------------------------------------------------------------------------
 
     def handle_scheduler(self, message: FromScheduler) -> None:
@@ -170,9 +193,11 @@ class TokenizerServer:
             self._token_batch(message)
         elif isinstance(message, PromptScores):
             request = self._requests.get(message.request_id)
-            if request is not None:
+            if isinstance(request, Request):
                 with self._failing(request):
                     self._prompt_scores(request, message)
+        elif isinstance(message, SelectScores):
+            self._selected(message)
         elif isinstance(message, Rejected):
             program = self._programs.of_number(message.request_id)
             if program is not None:
@@ -196,7 +221,7 @@ class TokenizerServer:
                 self._programs.tokens(program, item)
                 continue
             request = self._requests.get(item.request_id)
-            if request is None:
+            if not isinstance(request, Request):
                 continue  # aborted while this was under way
             with self._failing(request):
                 delta = self._tokens(request, item)
@@ -237,6 +262,23 @@ class TokenizerServer:
         rows = zip(ids, scores.logprobs.tolist(), scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
         entries = [token_logprob(self._vocabulary, *row) for row in rows]
         request.prompt_logprobs = [*(request.prompt_logprobs or ()), *entries]
+
+    def _selected(self, scores: SelectScores) -> None:
+        request = self._requests.get(scores.request_id)
+        if not isinstance(request, SelectRequest):
+            return  # aborted while this was under way
+        self._requests.remove(request)
+        self._send(
+            request.peer,
+            Selected(
+                request_id=request.client_id,
+                token_ids=request.token_ids,
+                logprobs=scores.logprobs,
+                unconditional=scores.unconditional,
+                written=request.written,
+                usage=scores.usage,
+            ),
+        )
 
     def _query_answer(self, answer: SchedulerAnswer) -> None:
         peer, client_id = self._queries.pop(answer.query_id, (b"", 0))
@@ -297,7 +339,7 @@ class TokenizerServer:
             self._send(peer, Failed(request_id=client_id, error=_internal().info()))
 
     @contextmanager
-    def _failing(self, request: Request) -> Iterator[None]:
+    def _failing(self, request: Open) -> Iterator[None]:
         """What goes wrong in an open request ends that request alone."""
         try:
             yield
@@ -306,7 +348,7 @@ class TokenizerServer:
             self._cancel(request)
             self._send(request.peer, Failed(request_id=request.client_id, error=_internal().info()))
 
-    def _cancel(self, request: Request) -> None:
+    def _cancel(self, request: Open) -> None:
         self._requests.remove(request)
         self._tell(Cancel(request_id=request.id))
 

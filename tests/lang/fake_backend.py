@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from radixrt.backend import Tokens
+from radixrt.choosing import selection
 from radixrt.errors import InvalidRequest
-from radixrt.messages import ChatPrompt, TextPrompt
-from radixrt.params import Constraint, SamplingParams
+from radixrt.messages import ChatPrompt, Select, Selected, TextPrompt
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
-from radixrt.results import Choice, Delta, Generation, ModelInfo, Scores, Usage
+from radixrt.results import Choice, Delta, Generation, ModelInfo, Selection, Usage
+from radixrt.tokenizer.options import prepare
 
 EOS, BOS, START, END = 0, 1, 2, 3
 SPECIAL = [b"<eos>", b"<bos>", b"<|start|>", b"<|end|>"]
@@ -112,7 +114,7 @@ class FakeBackend:
         self.params: list[SamplingParams] = []
         self.constraints: list[Constraint | None] = []
         self.tokenized: list[object] = []
-        self.scored: list[tuple[list[int], list[tuple[int, ...]], dict[str, object]]] = []
+        self.selects: list[tuple[Select, list[int], list[list[int]], dict[str, object]]] = []
         self.options: list[dict[str, object]] = []
         self.heals: dict[str, Sequence[str]] = {}
         self.probes: list[tuple[list[int], str, SamplingParams]] = []
@@ -261,20 +263,62 @@ class FakeBackend:
 
     # --- scoring -----------------------------------------------------------------------------------------------------
 
-    def score(self, prompt: PromptLike, options: Sequence[Sequence[int]], **options_: object) -> Scores:
-        ids = list(self.tokenize(prompt).ids)
-        self.scored.append((ids, [tuple(option) for option in options], options_))
-        return Scores(
-            logprobs=[tuple(logprob([*ids, *option[:j]], option[j]) for j in range(len(option))) for option in options],
+    def select(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        **options_: object,
+    ) -> Selection:
+        """The ids are found as the engine's tokenizer process finds them; the log-probabilities are the toy model's."""
+        message = Select(
+            request_id=1, prompt=as_prompt(prompt), text=text, options=[str(option) for option in options],
+            begins_turn=begins_turn, unconditional=method.startswith("unconditional"),
+        )  # fmt: skip
+        request = prepare(message, _Encoder(self), 1, b"")  # type: ignore[arg-type]
+        heads = [request.prompt, *([request.base] if request.base else [])]
+        scores = [[toy_scores(head, option) for option in request.token_ids] for head in heads]
+        self.selects.append((message, request.prompt, request.token_ids, options_))
+        answer = Selected(
+            request_id=1,
+            token_ids=request.token_ids,
+            logprobs=scores[0],
+            unconditional=scores[1] if request.base else [],
+            written=request.written,
             usage=Usage(
-                prompt_tokens=sum(len(ids) + len(option) for option in options),
-                cached_tokens=self.cached * len(options),
+                prompt_tokens=sum(len(head) + sum(map(len, request.token_ids)) for head in heads),
+                cached_tokens=self.cached,
             ),
         )
+        return selection(answer, options, method)
 
-    async def ascore(self, prompt: PromptLike, options: Sequence[Sequence[int]], **options_: object) -> Scores:
+    async def aselect(self, *arguments: object, **options: object) -> Selection:
         await asyncio.sleep(0)
-        return self.score(prompt, options, **options_)
+        return self.select(*arguments, **options)  # type: ignore[arg-type]
+
+
+class _Encoder:
+    """The toy tokenizer behind the interface of `tokenizer.encode.PromptEncoder`."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+    def encode(self, prompt: PromptLike) -> list[int]:
+        return list(self._backend.tokenize(prompt).ids)
+
+    def tokens(self, text: str, *, first: bool) -> tuple[list[int], list[bytes]]:
+        tokens = self._backend.tokenize(TextPrompt(text=text, add_special_tokens=first))
+        return list(tokens.ids), list(tokens.pieces)
+
+    def beginning(self) -> list[int]:
+        return [BOS] if self._backend.bos else [EOS]
+
+
+def toy_scores(prompt: Sequence[int], option: Sequence[int]) -> list[float]:
+    return [logprob([*prompt, *option[:j]], option[j]) for j in range(len(option))]
 
 
 def _choice(index: int, answer: str, params: SamplingParams) -> Choice:

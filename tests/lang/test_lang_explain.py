@@ -28,7 +28,7 @@ def test_the_plan_of_a_program(backend: FakeBackend) -> None:
     seen: list[str] = []
     plan = triage.explain(ticket="It hangs.", seen=seen, backend=backend)
     assert seen == ["before"]  # the body ran to its first read, and not a step further
-    assert not backend.prompts and not backend.scored and not backend.probes
+    assert not backend.prompts and not backend.selects and not backend.probes
     title = line_of(triage, 5)
     assert str(plan).splitlines() == [
         "program triage: 4 gens and selects are known, in 3 branches",
@@ -58,7 +58,7 @@ def test_the_plan_of_a_program(backend: FakeBackend) -> None:
 def test_the_prefix_is_the_one_that_a_run_sends(backend: FakeBackend) -> None:
     plan = triage.explain(ticket="It hangs.", seen=[], backend=backend)
     triage.run(ticket="It hangs.", seen=[], backend=backend)
-    sent = backend.scored[0][0]
+    sent = backend.selects[0][1]
     assert plan.prefix_tokens == len(sent)
     assert sent == chat_ids([("system", "Sort."), ("user", "It hangs.")], generation_prompt=True)
 

@@ -39,7 +39,7 @@ def test_salt_and_priority_go_with_every_request(backend: FakeBackend) -> None:
     wanted = {"cache_salt": "mine", "priority": -3}
     assert len(backend.options) == len(backend.prompts) + len(backend.probes) == 6
     assert backend.options == [wanted] * 6
-    assert [options for *_, options in backend.scored] == [wanted] * 2
+    assert [options for *_, options in backend.selects] == [wanted]
 
 
 def test_cache_computes_what_cannot_change_any_more(backend: FakeBackend) -> None:

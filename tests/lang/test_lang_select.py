@@ -9,8 +9,8 @@ from fake_backend import BOS, EOS, FakeBackend, chat_ids, encode, logprob, mean
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radixrt.choosing import decide, greedy, split_options
 from radixrt.lang import ProgramState, SelectMeta, assistant, function, gen, select, user
-from radixrt.lang.choices import decide, greedy, split_options
 from radixrt.messages import TextPrompt
 
 METHODS = ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized")
@@ -156,9 +156,9 @@ def test_choices_that_differ_by_their_spaces_are_scored_as_written(backend: Fake
 
 def test_select_is_counted(backend: FakeBackend) -> None:
     state, meta = run_select(backend, "Answer:", ["Yes", "No idea"], "unconditional_likelihood_normalized")
-    asked = [(len(ids), [len(option) for option in options]) for ids, options, _ in backend.scored]
-    assert len(asked) == 2
-    assert state.usage.prompt_tokens == sum(n + k for n, lengths in asked for k in lengths)
+    (asked,) = backend.selects  # one request
+    _, prompt, options, _ = asked
+    assert state.usage.prompt_tokens == len(prompt) + 1 + 2 * sum(map(len, options))
     assert meta.choice == state["x"]
 
 

@@ -71,7 +71,7 @@ def test_what_the_cache_held_is_told_apart(bos: bool) -> None:
     ]  # fmt: skip
 
 
-def test_sums_over_options_are_not_taken_for_a_cached_prefix() -> None:
+def test_what_a_select_read_is_counted_with_its_choice() -> None:
     backend = FakeBackend()
     backend.cached = 3
 
@@ -81,7 +81,7 @@ def test_sums_over_options_are_not_taken_for_a_cached_prefix() -> None:
 
     before, chosen = program.run(backend=backend).trace["branches"][0]["pieces"]
     assert (before["origin"], before["text"]) == ("constant", "One two")
-    assert chosen["cached_tokens"] == 6 and chosen["prompt_tokens"] == 2 * (len(encode("One two")) + 1)
+    assert chosen["cached_tokens"] == 3 and chosen["prompt_tokens"] == len(encode("One two")) + 2
 
 
 def test_a_failed_run_has_a_trace_too(backend: FakeBackend) -> None:

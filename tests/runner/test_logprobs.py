@@ -50,7 +50,7 @@ def test_scores_are_computed_in_slices(count):
         widest = max(widest, len(part))
         return part @ head.T
 
-    answer = logprobs.score(logits_of, hidden, targets, 4)
+    (answer,) = logprobs.scores(logits_of, hidden, [logprobs.Wanted(np.arange(count), targets.astype(np.int64), 4)])
     expected = truth(hidden @ head.T)
     np.testing.assert_allclose(answer.logprobs, expected[np.arange(count), targets], atol=1e-4)
     np.testing.assert_allclose(answer.top_logprobs, -np.sort(-expected, axis=-1)[:, :4], atol=1e-4)
@@ -58,3 +58,29 @@ def test_scores_are_computed_in_slices(count):
         np.take_along_axis(expected, answer.top_ids.astype(int), -1), answer.top_logprobs, atol=1e-4
     )
     assert widest <= logprobs.SLICE_TOKENS
+
+
+def test_scores_of_several_askers_are_computed_together_and_each_place_once():
+    rng = np.random.default_rng(4)
+    head = torch.from_numpy(rng.normal(size=(300, 8)).astype(np.float32))
+    hidden = torch.from_numpy(rng.normal(size=(200, 8)).astype(np.float32))
+    rows = 0
+
+    def logits_of(part: torch.Tensor) -> torch.Tensor:
+        nonlocal rows
+        rows += len(part)
+        return part @ head.T
+
+    places = [[5, 5, 5, 6], [190, 3], [5], [7, 8, 9], *([i, i] for i in range(10, 150))]
+    asked = [
+        logprobs.Wanted(np.array(at), rng.integers(0, 300, len(at)), top)
+        for at, top in zip(places, [0, 2, 0, 5, *[0] * 140], strict=True)
+    ]
+    answers = logprobs.scores(logits_of, hidden, asked)
+    expected = truth(hidden @ head.T)
+    for item, answer in zip(asked, answers, strict=True):
+        np.testing.assert_allclose(answer.logprobs, expected[item.at, item.targets], atol=1e-4)
+        assert answer.top_ids.shape == answer.top_logprobs.shape == (len(item.at), item.top)
+        best = -np.sort(-expected[item.at], axis=-1)[:, : item.top]
+        np.testing.assert_allclose(answer.top_logprobs, best, atol=1e-4)
+    assert rows == 2 + 140 + 2 + 3  # the places without alternatives, then those with two and with five

@@ -303,10 +303,47 @@ def good() -> dict:
     }
 
 
+def test_rows_without_an_id_are_scored_at_the_places_that_are_asked_for(model, stepper):
+    """A trie of two branches under a prompt that is written in the same step; one place predicts two tokens."""
+    answer = stepper.run(
+        plan(
+            0,
+            [
+                {"row": -1, "tokens": [5, 6], "at": 0, "slots": [0, 1], "sample": False},
+                {"row": -1, "tokens": [7], "at": 2, "slots": [2], "private": [0, 1], "sample": False},
+                {"row": -1, "tokens": [8], "at": 2, "slots": [3], "private": [0, 1], "sample": False},
+            ],
+            scores=[
+                ScoreSpec(
+                    row_index=0, first=0, targets=np.array([7, 8, 9], np.int32), at=np.array([1, 1, 1], np.int32)
+                ),
+                ScoreSpec(row_index=2, first=0, targets=np.array([3], np.int32), at=np.array([0], np.int32)),
+            ],
+        ),
+        no_masks,
+    )
+    alone = [
+        stepper.run(
+            plan(
+                1 + i,
+                [{"row": 0, "tokens": ids, "at": 0, "slots": range(10, 10 + len(ids)), "sample": False}],
+                opens=[RowOpen(row=0)], closes=[0],
+                scores=[ScoreSpec(row_index=0, first=len(ids) - 1, targets=np.array([target], np.int32))],
+            ),
+            no_masks,
+        ).scores[0].logprobs[0]
+        for i, (ids, target) in enumerate([([5, 6], 7), ([5, 6], 8), ([5, 6], 9), ([5, 6, 8], 3)])
+    ]  # fmt: skip
+    assert [*answer.scores[0].logprobs, *answer.scores[1].logprobs] == pytest.approx(alone, abs=1e-6)
+    assert len(set(alone)) == 4
+
+
 BROKEN = {
     "rows: unknown": {"rows": [0, 9]},
     "rows: twice": {"rows": [0, 0]},
-    "rows: negative": {"rows": [0, -1]},
+    "rows: negative": {"rows": [0, -2]},
+    "sample: of a row without an id": {"rows": [-1, 1]},
+    "tokens: the last one of a row without an id": {"rows": [0, -1], "tokens": [1, 2, -1]},
     "rows: far": {"rows": [0, 2**31 - 1]},
     "rows: empty": {"rows": []},
     "new_lens: zero": {"new_lens": [3, 0]},
@@ -335,6 +372,14 @@ BROKEN = {
     "masked: twice": {"masked": [0, 0]},
     "scores: row": {"scores": [ScoreSpec(row_index=2, first=0, targets=np.array([1], np.int32))]},
     "scores: beyond": {"scores": [ScoreSpec(row_index=1, first=0, targets=np.array([1, 2], np.int32))]},
+    "scores: place": {
+        "scores": [
+            ScoreSpec(row_index=0, first=1, targets=np.array([1, 2], np.int32), at=np.array([0, 1], np.int32)),
+        ]
+    },
+    "scores: places": {
+        "scores": [ScoreSpec(row_index=0, first=0, targets=np.array([1], np.int32), at=np.array([0, 1], np.int32))]
+    },
     "scores: target": {"scores": [ScoreSpec(row_index=1, first=0, targets=np.array([V], np.int32))]},
     "scores: top": {"scores": [ScoreSpec(row_index=1, first=0, targets=np.array([1], np.int32), top=V + 1)]},
     "slots: two-dimensional": {"slots": np.zeros((3, 1), np.int32)},

@@ -18,7 +18,17 @@ import numpy as np
 from radixrt.cache import PrefixCache
 from radixrt.errors import RadixrtError
 from radixrt.grammar import TokenRefused
-from radixrt.messages import Enqueue, Namespace, RowOpen, Score, StepMasks, StepPlan, StepResult
+from radixrt.messages import (
+    Enqueue,
+    EnqueueSelect,
+    Namespace,
+    RowOpen,
+    Score,
+    SelectScores,
+    StepMasks,
+    StepPlan,
+    StepResult,
+)
 from radixrt.params import Constraint, SamplingParams
 from radixrt.scheduler.core import Scheduler
 from radixrt.scheduler.policies import PolicyOptions
@@ -147,7 +157,9 @@ class FakeRunner:
         private = np.concatenate([[0], np.cumsum(plan.private_lens)])
         assert starts[-1] == plan.tokens.size == plan.positions.size == plan.slots.size
         assert len(set(plan.slots.tolist())) == plan.slots.size, "a slot is written twice in one step"
-        assert len(set(plan.rows.tolist())) == plan.rows.size
+        named = plan.rows[plan.rows >= 0]
+        assert len(set(named.tolist())) == named.size
+        assert not plan.sample[plan.rows < 0].any()
         for i, row in enumerate(plan.rows.tolist()):
             for at in range(starts[i], starts[i + 1]):
                 token = int(plan.tokens[at])
@@ -178,7 +190,9 @@ class FakeRunner:
                 spec = specs[i]
                 values = []
                 for k, target in enumerate(spec.targets.tolist()):
-                    before = (*context, *new[: spec.first + k + 1])
+                    at = k if spec.at is None else int(spec.at[k])
+                    before = (*context, *new[: spec.first + at + 1])
+                    assert spec.first + at < len(new)
                     values.append(logprob(before, target))
                 nothing = np.zeros((len(values), spec.top), np.int32)
                 scores.append(
@@ -267,7 +281,22 @@ class Rig:
         self.usage: dict[int, object] = {}
         self.errors: dict[int, str] = {}
         self.scores: dict[int, np.ndarray] = {}
+        self.selected: dict[int, SelectScores] = {}
         self._numbers = 0
+
+    def select(self, prompt: list[int], options: list[list[int]], base: tuple[int, ...] = (), priority: int = 0) -> int:
+        self._numbers += 1
+        self.scheduler.enqueue(
+            EnqueueSelect(
+                request_id=self._numbers,
+                prompt=np.array(prompt, dtype=np.int32),
+                options=options,
+                base=np.array(base, dtype=np.int32),
+                priority=priority,
+            )
+        )
+        self.collect()
+        return self._numbers
 
     def submit(
         self,
@@ -330,6 +359,9 @@ class Rig:
             kind = type(message).__name__
             if kind == "Rejected":
                 self.errors[message.request_id] = message.error.message
+            elif kind == "SelectScores":
+                assert message.request_id not in self.selected
+                self.selected[message.request_id] = message
             elif kind == "PromptScores":
                 assert message.request_id not in self.scores
                 self.scores[message.request_id] = message.logprobs

@@ -13,10 +13,11 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 
 from radixrt.backend import Tokens
+from radixrt.choosing import check_options, selection
 from radixrt.collect import Collector
 from radixrt.errors import Aborted, ConstraintError, ContextLengthExceeded, EngineDead, GenerationFailed, InvalidRequest
-from radixrt.messages import ChatPrompt, Prompt, TextPrompt, TokensPrompt
-from radixrt.params import Constraint, SamplingParams
+from radixrt.messages import ChatPrompt, Prompt, Selected, TextPrompt, TokensPrompt
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
 from radixrt.results import (
     CacheNode,
@@ -26,6 +27,7 @@ from radixrt.results import (
     Generation,
     ModelInfo,
     Scores,
+    Selection,
     TokenLogprob,
     TopLogprob,
     Usage,
@@ -54,6 +56,8 @@ class FakeBackend:
         self.seen: list[tuple[Prompt, SamplingParams, Constraint | None, str | None, int]] = []
         self.scored: tuple[str | None, int, float | None] | None = None
         """Cache salt, priority and timeout of the last `ascore`."""
+        self.selected: tuple[Prompt, str, bool, str | None, int, float | None] | None = None
+        """What the last `aselect` was given beside the options."""
         self.active = 0
         self.aborted = 0
         self.finished: dict[str, int] = {}
@@ -80,6 +84,30 @@ class FakeBackend:
     async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self.detokenize(ids, skip_special_tokens=skip_special_tokens)
 
+    async def aselect(
+        self,
+        prompt: PromptLike,
+        options: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        text: str = "",
+        begins_turn: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Selection:
+        check_options(options, method)
+        message = as_prompt(prompt)
+        self.selected = (message, text, begins_turn, cache_salt, priority, timeout)
+        ids = [list(option.encode() if isinstance(option, str) else option) for option in options]
+        bare = [[-0.5] * len(row) for row in ids] if method.startswith("unconditional") else []
+        answer = Selected(
+            request_id=0, token_ids=ids, logprobs=[[logprob(token) for token in row] for row in ids],
+            unconditional=bare, written=[[*text.encode(), *row] for row in ids],
+            usage=Usage(prompt_tokens=len(_render(message)) + sum(map(len, ids))),
+        )  # fmt: skip
+        return selection(answer, options, method)
+
     async def ascore(
         self,
         prompt: PromptLike,
@@ -90,7 +118,8 @@ class FakeBackend:
         timeout: float | None = None,
     ) -> Scores:
         if any(token >= 256 for option in options for token in option):
-            raise InvalidRequest("token id 256 is not in the vocabulary", param="prompt")
+            raise InvalidRequest("token id 256 is not in the vocabulary", param="options")
+        self.tokenize(prompt)
         self.scored = (cache_salt, priority, timeout)
         tokens = len(_render(as_prompt(prompt)))
         return Scores(

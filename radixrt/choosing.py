@@ -1,4 +1,4 @@
-"""How `select` compares its options: pure functions over token ids and log-probabilities.
+"""How a select compares its options: pure functions over token ids and log-probabilities.
 
 For option i with tokens t_1..t_k after the prompt, l_j = log p(t_j | prompt, t_1..t_j-1), in float32 from the model:
 
@@ -25,10 +25,52 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
+from typing import get_args
 
-from radixrt.lang.expressions import ChoicesMethod
+from radixrt.errors import InvalidRequest
+from radixrt.messages import Selected
+from radixrt.params import MAX_OPTIONS, ChoicesMethod
+from radixrt.results import Selection
 
 Logprobs = Sequence[Sequence[float]]
+
+
+def check_options(options: Sequence[str] | Sequence[Sequence[int]], method: str) -> None:
+    """InvalidRequest unless there are options, all texts or all token ids and none empty, and the method is one."""
+    if method not in get_args(ChoicesMethod):
+        known = ", ".join(get_args(ChoicesMethod))
+        raise InvalidRequest(f"method must be one of {known}, but is {method!r}", param="method")
+    if isinstance(options, str | bytes) or not isinstance(options, Sequence):
+        raise InvalidRequest("options must be a list of texts, or of lists of token ids", param="options")
+    if not 1 <= len(options) <= MAX_OPTIONS:
+        raise InvalidRequest(f"options must hold 1 to {MAX_OPTIONS} options, but holds {len(options)}", param="options")
+    texts = sum(isinstance(option, str) for option in options)
+    if texts not in (0, len(options)):
+        raise InvalidRequest("options must be all texts, or all lists of token ids", param="options")
+    if not all(len(option) for option in options):
+        raise InvalidRequest("an option must hold at least one token", param="options")
+
+
+def selection(answer: Selected, options: Sequence[str] | Sequence[Sequence[int]], method: ChoicesMethod) -> Selection:
+    """What is chosen, and what it was chosen by. Of an option that was scored with and without a leading space, the
+    better one of the two is shown."""
+    count = len(options)
+    bare = answer.unconditional or None
+    winner, scores = decide(method, answer.token_ids, answer.logprobs, bare)
+    kept = [max(range(i, len(answer.token_ids), count), key=lambda j: (scores[j], -j)) for i in range(count)]
+    index = winner % count
+    kept[index] = winner
+    chosen = options[index]
+    return Selection(
+        index=index,
+        choice=chosen if isinstance(chosen, str) else None,
+        scores=tuple(scores[i] for i in kept),
+        token_ids=tuple(tuple(answer.token_ids[i]) for i in kept),
+        logprobs=tuple(tuple(answer.logprobs[i]) for i in kept),
+        unconditional=None if bare is None else tuple(tuple(bare[i]) for i in kept),
+        written=tuple(answer.written[index]),
+        usage=answer.usage,
+    )
 
 
 def split_options(
