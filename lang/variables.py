@@ -41,9 +41,9 @@ class SelectMeta:
     """How a select chose; all tuples are in the order of the choices.
 
     `scores` are by the chosen method (`radixrt.choosing`); `logprobs` those of each choice's own tokens, `token_ids`,
-    after the prompt; `unconditional` the same without the prompt, for the one method that asks for it. At the start of a
-    turn they are those of the better spelling, with or without a leading space; the winner's may differ from what was
-    appended, which is the choice as it was written.
+    after the prompt; `unconditional` the same without the prompt, for the one method that asks for it. At the start of
+    a turn they are those of the better spelling, with or without a leading space; the winner's may differ from what
+    was appended, which is the choice as it was written.
     """
 
     index: int

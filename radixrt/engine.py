@@ -406,3 +406,8 @@ class Engine:
         self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted")
         log.error("%s", self._failure.message)
         self._connection.fail(self._failure)
+
+
+def _shut_down(connection: Connection, trio: Trio) -> None:
+    connection.close()
+    trio.stop()

@@ -34,11 +34,6 @@ def seconds(timeout: float | None) -> float | None:
     return timeout
 
 
-def _shut_down(connection: Connection, trio: Trio) -> None:
-    connection.close()
-    trio.stop()
-
-
 def select_question(
     prompt: PromptLike,
     options: Sequence[str] | Sequence[Sequence[int]],

@@ -33,6 +33,9 @@ class _Metered:
     async def ascore(self, *args: Any, **kwargs: Any) -> Any:
         return _charged(await self._engine.ascore(*args, **kwargs))
 
+    async def aselect(self, *args: Any, **kwargs: Any) -> Any:
+        return _charged(await self._engine.aselect(*args, **kwargs))
+
     async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
         """A stream that is left early is charged for the tokens that came."""
         tokens = 0
