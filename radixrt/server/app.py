@@ -16,7 +16,8 @@ from starlette.responses import Response
 import radixrt
 from radixrt.errors import RadixrtError
 from radixrt.results import ModelInfo
-from radixrt.server import models, native, ops, tokens
+from radixrt.server import anthropic, models, native, ollama, ollama_types, ops, responses, tokens
+from radixrt.server.anthropic_types import CountTokensRequest, MessagesRequest
 from radixrt.server.callers import Callers
 from radixrt.server.errors import on_http_exception, on_radixrt_error
 from radixrt.server.hosts import CheckHost
@@ -28,6 +29,7 @@ from radixrt.server.openai_chat import chat_completions
 from radixrt.server.openai_completions import completions
 from radixrt.server.openai_types import ChatRequest, CompletionRequest
 from radixrt.server.openapi import describe
+from radixrt.server.responses_types import ResponsesRequest
 from radixrt.server.restarts import Restarts
 from radixrt.server.select import select
 from radixrt.server.select_types import SelectRequest
@@ -51,6 +53,19 @@ ROUTES = (
     Route("POST", "/v1/chat/completions", chat_completions, ChatRequest),
     Route("POST", "/v1/completions", completions, CompletionRequest),
     Route("POST", "/v1/select", select, SelectRequest),
+    Route("POST", "/v1/responses", responses.create, ResponsesRequest),
+    Route("GET", "/v1/responses/{response_id}", responses.retrieve),
+    Route("DELETE", "/v1/responses/{response_id}", responses.delete),
+    Route("GET", "/v1/responses/{response_id}/input_items", responses.input_items),
+    Route("POST", "/v1/messages", anthropic.messages, MessagesRequest),
+    Route("POST", "/v1/messages/count_tokens", anthropic.count_tokens, CountTokensRequest),
+    Route("POST", "/api/chat", ollama.chat, ollama_types.ChatRequest),
+    Route("POST", "/api/generate", ollama.generate, ollama_types.GenerateRequest),
+    Route("GET", "/api/tags", ollama.tags),
+    Route("GET", "/api/ps", ollama.ps),
+    Route("POST", "/api/show", ollama.show, ollama_types.ShowRequest),
+    Route("GET", "/api/version", ollama.version),
+    Route("POST", "/api/embed", ollama.embed),
     Route("POST", "/tokenize", tokens.tokenize, tokens.TokenizeRequest),
     Route("POST", "/detokenize", tokens.detokenize, tokens.DetokenizeRequest),
     Route("POST", "/generate", native.generate, GenerateRequest),

@@ -1,12 +1,15 @@
-"""Every error leaves in one shape: {"error": {"message", "type", "param", "code", "kind"}}.
+"""Every error leaves in the shape of its route's protocol; on most that is OpenAI's, with one field more:
+{"error": {"message", "type", "param", "code", "kind"}}.
 
-The first four are OpenAI's; `kind` names the class of `radixrt.errors`, from which `radixrt.Client` rebuilds it.
+`kind` names the class of `radixrt.errors`, from which `radixrt.Client` rebuilds it. The routes of Anthropic's and
+Ollama's protocols have theirs.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -15,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixrt.errors import InvalidRequest, NotFound, Overloaded, RadixrtError, RateLimited, Unauthorized
+from radixrt.process import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +53,37 @@ def error_body(error: RadixrtError) -> bytes:
     )  # fmt: skip
 
 
-def error_response(error: RadixrtError) -> Response:
+class AnthropicErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
+    error: AnthropicErrorDetail
+    type: str = "error"
+    request_id: str | None = None
+
+
+def anthropic_error_body(error: RadixrtError) -> bytes:
+    kind = "api_error" if error.type == "server_error" else error.type
+    if error.status == 413:
+        kind = "request_too_large"
+    detail = AnthropicErrorDetail(type=kind, message=error.info().message)
+    return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id.get()))
+
+
+def ollama_error_body(error: RadixrtError) -> bytes:
+    return msgspec.json.encode({"error": error.info().message})
+
+
+def body_for(path: str) -> Callable[[RadixrtError], bytes]:
+    """How errors are written on this path."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return anthropic_error_body
+    return ollama_error_body if path.startswith("/api/") else error_body
+
+
+def error_response(error: RadixrtError, path: str = "") -> Response:
     headers = {}
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
@@ -57,7 +91,7 @@ def error_response(error: RadixrtError) -> Response:
         headers["Retry-After"] = "1"
     if isinstance(error, RateLimited) and error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    return Response(error_body(error), error.status, headers, "application/json")
+    return Response(body_for(path)(error), error.status, headers, "application/json")
 
 
 def as_radixrt_error(error: Exception) -> RadixrtError:
@@ -70,20 +104,21 @@ def as_radixrt_error(error: Exception) -> RadixrtError:
 
 async def on_radixrt_error(request: Request, error: Exception) -> Response:
     """Handler for RadixrtError in FastAPI's table."""
-    return error_response(as_radixrt_error(error))
+    return error_response(as_radixrt_error(error), request.url.path)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Handler for what the router itself raises: no such route, no such method."""
+    path = request.url.path
     if not isinstance(error, HTTPException):
-        return error_response(as_radixrt_error(error))
+        return error_response(as_radixrt_error(error), path)
     if error.status_code == 404:
-        return error_response(NotFound("there is no such route", code="route_not_found"))
+        return error_response(NotFound("there is no such route", code="route_not_found"), path)
     if error.status_code == 405:
         refused: RadixrtError = InvalidRequest("this route does not take this method", code="method_not_allowed")
     else:
         refused = InvalidRequest(str(error.detail))
-    response = error_response(with_status(refused, error.status_code))
+    response = error_response(with_status(refused, error.status_code), path)
     response.headers.update(error.headers or {})
     return response
 

@@ -43,7 +43,7 @@ class RequireKey:
         try:
             caller = self._caller(scope, access)
         except RadixrtError as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send)
             return
         enter(caller)
         scope["radixrt.caller"] = caller.name
@@ -107,7 +107,7 @@ class Guard:
             await send(message)
 
         async def fail(error: RadixrtError) -> None:
-            await error_response(error)(scope, receive, watched)
+            await error_response(error, scope["path"])(scope, receive, watched)
 
         try:
             await self._app(scope, receive, watched)

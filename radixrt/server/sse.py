@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Self
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from radixrt.errors import RadixrtError
 from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_body
-
-DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(Exception):
@@ -58,10 +58,6 @@ async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
         watcher.cancel()
 
 
-KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, which clients skip."""
-
-
 class EventStream(Response):
     """A stream of events; ends with [DONE], or with an error event alone.
 
@@ -70,6 +66,9 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    keep_alive = b": keep-alive\n\n"
+    """A comment, which clients skip."""
+    done = b"data: [DONE]\n\n"
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], first: asyncio.Future[bytes], keep_alive_s: float | None
@@ -80,8 +79,12 @@ class EventStream(Response):
         self._first = first
         self._keep_alive_s = keep_alive_s
 
+    def failed(self, error: RadixrtError) -> bytes:
+        """What ends a stream that cannot be finished."""
+        return event(error_body(error))
+
     @classmethod
-    async def open(cls, request: Request, events: AsyncGenerator[bytes, None]) -> EventStream:
+    async def open(cls, request: Request, events: AsyncGenerator[bytes, None]) -> Self:
         """Wait for the first event before any header is sent: an error until then is an ordinary response. Where it
         takes longer than the server's keep-alive interval, the headers go first."""
         keep_alive_s: float | None = request.app.state.radixrt.limits.sse_keep_alive_s or None
@@ -107,30 +110,30 @@ class EventStream(Response):
 
         async def keep_alive(interval_s: float) -> None:
             if not self._first.done():
-                await write(KEEP_ALIVE, True)
+                await write(self.keep_alive, True)
             while True:
                 await asyncio.sleep(written + interval_s - loop.time())
                 if loop.time() - written >= interval_s:
-                    await write(KEEP_ALIVE, True)
+                    await write(self.keep_alive, True)
 
         ticking: asyncio.Task[None] | None = None
         try:
             async with cancelled_when_gone(receive):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                if self._keep_alive_s is not None:
+                if self._keep_alive_s is not None and self.keep_alive:
                     ticking = asyncio.create_task(keep_alive(self._keep_alive_s))
                 await write(await self._first, True)
                 async for data in self._events:
                     await write(data, True)
-                await write(DONE, False)
+                await write(self.done, False)
         except ClientGone:
             return
         except asyncio.CancelledError:
             # The server gives up on draining: say so, for a stream that just stops looks like success.
-            await write(event(error_body(SHUTTING_DOWN)), False)
+            await write(self.failed(SHUTTING_DOWN), False)
             raise
         except Exception as error:  # noqa: BLE001 - it is logged, and the client is told
-            await write(event(error_body(as_radixrt_error(error))), False)
+            await write(self.failed(as_radixrt_error(error)), False)
         finally:
             if ticking is not None:
                 ticking.cancel()

@@ -21,6 +21,7 @@ from radixrt.backend import Backend
 from radixrt.errors import EngineDead, NotFound, Overloaded, RadixrtError, StartupError
 from radixrt.results import CacheNode, EngineStats, ModelInfo
 from radixrt.server.metered import metered
+from radixrt.server.responses_store import ResponseStore
 from radixrt.server.restarts import Restarts
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ class Limits:
     """Prompts of one /v1/completions request."""
     options: int = 1024
     """Options of one /score or /v1/select request."""
+    stored_responses: int = 1024
+    stored_response_bytes: int = 64 * 2**20
+    """Answers of /v1/responses kept for `previous_response_id`."""
     sse_keep_alive_s: float = 15.0
     """A stream that says nothing for so long sends a comment; 0: never."""
 
@@ -83,8 +87,11 @@ class ServerState:
     _restarts: Restarts | None = None
     _restarting: bool = False
 
+    responses: ResponseStore = field(init=False)
+
     def __post_init__(self) -> None:
         self.started = self.now()
+        self.responses = ResponseStore(self.limits.stored_response_bytes, self.limits.stored_responses)
 
     def adopt(self, engine: ServingEngine) -> None:
         """Serve an engine that somebody else opened and will close."""

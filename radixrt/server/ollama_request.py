@@ -1,0 +1,96 @@
+"""From a request of Ollama's protocol to the chat request that asks for the same."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UnsetType
+
+from radixrt.errors import InvalidRequest
+from radixrt.results import ModelInfo
+from radixrt.server.ollama_types import ChatRequest, GenerateRequest, InMessage, Options
+from radixrt.server.openai_types import ChatRequest as OpenAiChat
+from radixrt.server.openai_types import (
+    FormatJsonObject,
+    FormatJsonSchema,
+    FunctionCall,
+    JsonSchema,
+    OptionalRaw,
+    ResponseFormat,
+    ToolCall,
+)
+from radixrt.server.openai_types import InMessage as OpenAiMessage
+
+
+def chat_request(body: ChatRequest, info: ModelInfo) -> OpenAiChat:
+    """Raises InvalidRequest for what has no counterpart."""
+    chat = _request([_message(message, i) for i, message in enumerate(body.messages)], body.options, body.format, info)
+    chat.tools = body.tools or None
+    return chat
+
+
+def generate_request(body: GenerateRequest, info: ModelInfo) -> OpenAiChat:
+    """The prompt as a user's turn. Raises InvalidRequest for what has no counterpart."""
+    for name in ("suffix", "template", "context", "images"):
+        if getattr(body, name):
+            raise InvalidRequest(f"{name} is not available; leave it out", param=name, code="unsupported_parameter")
+    if body.raw and body.system:
+        raise InvalidRequest("a raw prompt has no system turn", param="system")
+    system = [OpenAiMessage(role="system", content=body.system)] if body.system else []
+    return _request([*system, OpenAiMessage(role="user", content=body.prompt)], body.options, body.format, info)
+
+
+def _request(
+    messages: list[OpenAiMessage], given: Options | None, form: OptionalRaw, info: ModelInfo
+) -> OpenAiChat:  # fmt: skip
+    options = given or Options()
+    if options.num_ctx is not None and options.num_ctx > info.context_length:
+        raise InvalidRequest(
+            f"options.num_ctx is {options.num_ctx}, but this server's context is {info.context_length}; it is set when "
+            "the server starts (--context-length)",
+            param="options.num_ctx",
+        )
+    return OpenAiChat(
+        messages=messages,
+        max_tokens=options.num_predict if options.num_predict >= 0 else None,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+        stop=options.stop,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        response_format=_format(form),
+    )
+
+
+def _format(form: OptionalRaw) -> ResponseFormat | None:
+    if isinstance(form, UnsetType):
+        return None
+    value = msgspec.json.decode(form)
+    if value is None or value == "":
+        return None
+    if value == "json":
+        return FormatJsonObject()
+    if isinstance(value, dict):
+        return FormatJsonSchema(json_schema=JsonSchema(name="format", schema=form))
+    raise InvalidRequest('format is "json" or a JSON schema', param="format")
+
+
+def _message(message: InMessage, position: int) -> OpenAiMessage:
+    if message.images:
+        raise InvalidRequest("this model reads no images", param=f"messages[{position}].images")
+    calls = [
+        ToolCall(id=call.id, function=FunctionCall(name=function.name, arguments=bytes(function.arguments).decode()))
+        for call in message.tool_calls or ()
+        for function in [call.function]
+    ]
+    return OpenAiMessage(
+        role=message.role,
+        content=message.content,
+        name=message.tool_name,
+        tool_calls=calls or None,
+        tool_call_id=message.tool_call_id,
+        reasoning_content=message.thinking,
+    )
