@@ -7,6 +7,7 @@
 | json_schema, json_object | gen(json_schema=, type=a model) | yes |
 | n, stop, seed, logit_bias, logprobs, penalties | the parameters of those names | yes |
 | top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids | the same: sent as vLLM spells them | no |
+| stop_regex | gen(stop_regex=) (radixrt, SGLang) | no |
 | regex, choice, grammar | gen(regex=, choices=, grammar=, type=int): sent as `structured_outputs` (vLLM) | no |
 | continue | gen after text in the same assistant turn: `continue_final_message` (vLLM, SGLang, radixrt) | no |
 | cache_salt, priority | run(cache_salt=, priority=): sent as vLLM spells them | no |
@@ -30,7 +31,7 @@ PLAIN = frozenset({"chat", "json_schema", "json_object", "n", "stop", "seed", "l
 EXTENDED = frozenset(
     {
         "completions", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "regex",
-        "choice", "grammar", "continue", "cache_salt", "priority",
+        "stop_regex", "choice", "grammar", "continue", "cache_salt", "priority",
     }
 )  # fmt: skip
 KNOWN = PLAIN | EXTENDED
@@ -39,7 +40,7 @@ _NEEDS = {
     "n": "n", "stop": "stop", "seed": "seed", "logit_bias": "logit_bias", "logprobs": "logprobs",
     "frequency_penalty": "penalties", "presence_penalty": "penalties", "top_k": "top_k", "min_p": "min_p",
     "repetition_penalty": "repetition_penalty", "min_tokens": "min_tokens", "ignore_eos": "ignore_eos",
-    "stop_token_ids": "stop_token_ids",
+    "stop_regex": "stop_regex", "stop_token_ids": "stop_token_ids",
 }  # fmt: skip
 _DEFAULTS = SamplingParams()
 

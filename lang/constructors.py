@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
 import msgspec
+import regex as regexes
 
 from radixrt.errors import InvalidRequest
 from radixrt.lang.expressions import ExprLike, Gen, Role, RoleBlock, Select, as_expr
@@ -44,7 +45,7 @@ def gen(
     type: Any = None,
     heal: bool | None = None,
     append: bool = False,
-    stop_regex: str | None = None,
+    stop_regex: str | Sequence[str] = (),
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> Gen:
     """Generate text here and keep it under `name`.
@@ -58,11 +59,11 @@ def gen(
     `heal`: the last token of the text before may be written anew, longer, where the model would ("http:" -> "http://").
     None: wherever that is exact, as `healing.py` has it; True: refused here where it would not be; False: never.
 
-    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once; and for
-    `stop_regex` and `tools`, which programs do not have yet.
+    `stop_regex`: patterns (of the `regex` library) that end the text where their match begins, as a stop string does.
+
+    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once; and for `tools`,
+    which programs do not have yet.
     """
-    if stop_regex is not None:
-        raise InvalidRequest("stop_regex is not offered: give the strings to stop=[...]", param="stop_regex")
     if tools is not None:
         raise InvalidRequest(
             "tools are not offered in programs: generate the call with json_schema= or type= and append its answer",
@@ -73,6 +74,7 @@ def gen(
         "min_tokens": min_tokens,
         "n": n,
         "stop": (stop,) if isinstance(stop, str) else _strings("stop", stop),
+        "stop_regex": _patterns(stop_regex),
         "stop_token_ids": tuple(stop_token_ids),
         "temperature": temperature,
         "top_p": top_p,
@@ -108,7 +110,8 @@ def gen(
         raise InvalidRequest(f"heal must be True, False or None, but is {heal!r}", param="heal")
     if heal and not healable(made):
         raise InvalidRequest(
-            "heal=True cannot go with a constraint, n > 1, ignore_eos, frequency or presence penalties or max_tokens=0",
+            "heal=True cannot go with a constraint, n > 1, ignore_eos, stop_regex, frequency or presence penalties or "
+            "max_tokens=0",
             param="heal",
         )
     return made
@@ -212,6 +215,18 @@ def _strings(param: str, values: Iterable[object]) -> tuple[str, ...]:
     if len(strings) != len(texts):
         raise InvalidRequest(f"{param} must hold strings only, but is {list(texts)!r}", param=param)
     return strings
+
+
+def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
+    patterns = (given,) if isinstance(given, str) else _strings("stop_regex", given)
+    for pattern in patterns:
+        try:
+            regexes.compile(pattern)
+        except regexes.error as error:
+            raise InvalidRequest(
+                f"stop_regex {pattern!r} is no regular expression: {error}", param="stop_regex"
+            ) from error
+    return patterns
 
 
 def _appends(name: str | None, append: object) -> bool:

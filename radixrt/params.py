@@ -12,6 +12,7 @@ from radixrt.errors import InvalidRequest
 MAX_N = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
+MAX_STOP_REGEXES = 8
 MAX_LOGPROBS = 20
 MAX_OPTIONS = 1024
 LARGEST = 2**31 - 1
@@ -51,6 +52,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """With a seed the random stream depends on seed, sample index and position alone; None: a fresh seed."""
     stop: tuple[str, ...] = ()
     """Strings that end the generation at their earliest match; cut off unless include_stop_str_in_output."""
+    stop_regex: tuple[str, ...] = ()
+    """Regular expressions (of the `regex` library) that end the generation where their match begins, looked for after
+    each token; a match is cut off as a stop string is."""
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -70,6 +74,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if isinstance(self.stop, str | list):
             stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
             msgspec.structs.force_setattr(self, "stop", stops)
+        if isinstance(self.stop_regex, str | list):
+            patterns = (self.stop_regex,) if isinstance(self.stop_regex, str) else tuple(self.stop_regex)
+            msgspec.structs.force_setattr(self, "stop_regex", patterns)
         if isinstance(self.stop_token_ids, list):
             msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids))
         self._check_integers()
@@ -131,6 +138,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check(
             all(len(stop) <= MAX_STOP_CHARS for stop in stops),
             "stop", f"must hold strings of at most {MAX_STOP_CHARS} characters",
+        )  # fmt: skip
+        patterns = self.stop_regex
+        _check(
+            isinstance(patterns, tuple) and all(isinstance(pattern, str) for pattern in patterns),
+            "stop_regex", "must be a string or a list of strings", patterns,
+        )  # fmt: skip
+        _check(
+            len(patterns) <= MAX_STOP_REGEXES and all(0 < len(pattern) <= MAX_STOP_CHARS for pattern in patterns),
+            "stop_regex", f"must hold at most {MAX_STOP_REGEXES} patterns of 1 to {MAX_STOP_CHARS} characters",
         )  # fmt: skip
         ids = self.stop_token_ids
         _check(

@@ -59,6 +59,7 @@ def _sampling(request: CommonRequest, **more: Any) -> SamplingParams:
         raise InvalidRequest("stream_options needs stream: true", param="stream_options")
     values = {name: getattr(request, name) for name in _AS_THEY_ARE}
     values["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    values["stop_regex"] = request.stop_regex or ()
     values["stop_token_ids"] = tuple(request.stop_token_ids or ())
     values.update(more)
     return SamplingParams(**{name: value for name, value in values.items() if value is not None})

@@ -9,6 +9,7 @@ from radixrt.errors import ContextLengthExceeded, InvalidRequest
 from radixrt.messages import Array, ChatPrompt, Prompt, TextPrompt, Tokenized, TokensPrompt
 from radixrt.params import SamplingParams
 from radixrt.tokenizer.chat import ChatTemplate
+from radixrt.tokenizer.stops import compiled
 
 _CHARS_A_TOKEN = 16
 """A text longer than this times the context is encoded in part first: it almost surely does not fit."""
@@ -76,7 +77,9 @@ class PromptEncoder:
         return Tokenized(request_id=request_id, ids=np.asarray(ids, dtype=np.int32), text=text, pieces=pieces)
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        """InvalidRequest where a parameter names a token id that the vocabulary does not have."""
+        """InvalidRequest where a parameter names a token id that the vocabulary does not have, or is no pattern."""
+        for pattern in sampling.stop_regex:
+            compiled(pattern)
         for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
             for token in ids:
                 if not 0 <= token < self._vocabulary.size:

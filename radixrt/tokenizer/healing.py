@@ -91,6 +91,7 @@ def healable(gen: Gen) -> bool:
         gen.constraint is None
         and sampling.n == 1
         and not sampling.ignore_eos
+        and not sampling.stop_regex
         and sampling.frequency_penalty == sampling.presence_penalty == 0
         and sampling.max_tokens != 0
     )

@@ -307,7 +307,7 @@ class ProgramTable:
             if skip:
                 skip = item is not last
                 continue
-            if last.sampling.stop or last.sampling.n > 1:
+            if last.sampling.stop or last.sampling.stop_regex or last.sampling.n > 1:
                 break
             if isinstance(item, Text):
                 text += item.text

@@ -47,7 +47,10 @@ class Sample:
             vocabulary, skip_special_tokens=sampling.skip_special_tokens, strip_space=strip_space
         )
         self._scanner = StopScanner(
-            sampling.stop, include=sampling.include_stop_str_in_output, min_tokens=sampling.min_tokens
+            sampling.stop,
+            sampling.stop_regex,
+            include=sampling.include_stop_str_in_output,
+            min_tokens=sampling.min_tokens,
         )
         self._wants_logprobs = sampling.logprobs is not None
         self._ids: list[int] = []

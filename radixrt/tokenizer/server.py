@@ -343,6 +343,9 @@ class TokenizerServer:
         """What goes wrong in an open request ends that request alone."""
         try:
             yield
+        except RadixrtError as error:
+            self._cancel(request)
+            self._send(request.peer, Failed(request_id=request.client_id, error=error.info()))
         except Exception:
             log.exception("a request failed")
             self._cancel(request)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import radixrt
+from radixrt.errors import InvalidRequest
 from radixrt.lang import ProgramError, assistant, function, gen, select, system, user
 from radixrt.messages import TextPrompt
 from radixrt.params import SamplingParams
@@ -89,6 +90,27 @@ def test_programs_over_http_are_those_of_the_engine(engine: Engine, client: Clie
     assert "".join(streamed.text_iter("why")) == here["why"]
     (batched,) = program.run_batch([{"word": "perch"}], backend=client)
     assert batched.ids == here.ids
+
+
+def test_a_pattern_ends_a_gen_where_its_match_begins(engine: Engine) -> None:
+    prompt = "The three primary colours are"
+    pattern = r"\.\s|,\s+and"
+    free = engine.generate(prompt, SamplingParams(temperature=0, max_tokens=40)).text
+    match = re.search(pattern, free)
+    assert match is not None
+
+    @function
+    def program(s):
+        s += prompt + gen("x", temperature=0, max_tokens=40, stop_regex=pattern) + "!" + gen("y", max_tokens=1)
+
+    state = program.run(backend=engine)
+    assert state["x"] == free[: match.start()]
+    assert state.meta("x").finish_reason == "stop" and state.meta("x").choices[0].stop_reason == pattern
+    assert state.text().startswith(prompt + state["x"] + "!")
+    parts = list(engine.stream(prompt, SamplingParams(temperature=0, max_tokens=40, stop_regex=pattern)))
+    assert "".join(part.text for part in parts) == state["x"]
+    with pytest.raises(InvalidRequest, match="no regular expression"):
+        engine.generate(prompt, SamplingParams(stop_regex="("))
 
 
 def test_the_readmes_example_runs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixrt.tokenizer.stops import StopScanner
+from radixrt.errors import GenerationFailed, InvalidRequest
+from radixrt.tokenizer.stops import LOOK_BACK, StopScanner, compiled
 
 
 def brute_force(pieces: list[str], stops: list[str], min_tokens: int) -> tuple[int, str, int] | None:
@@ -106,3 +108,64 @@ def test_flushed_text_counts_as_the_last_tokens() -> None:
     assert scanner.push("") == ""
     assert scanner.finish("\ufffd") == ""
     assert scanner.match is not None and scanner.match.keep == 2
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------
+
+PATTERNS = [r"ab+a", r"\n\n", r"b[ab]b", r"(?<=a)\n", r"\ba\b", r"^b", r"a{3}"]
+
+
+@given(
+    text=st.text("ab\n ", max_size=20), patterns=st.lists(st.sampled_from(PATTERNS), max_size=2), include=st.booleans()
+)
+def test_patterns_equal_a_search_after_each_token(text: str, patterns: list[str], include: bool) -> None:
+    scanner = StopScanner((), patterns, include=include)
+    shown = run(scanner, list(text))
+    for count in range(1, len(text) + 1):
+        found = [m for pattern in patterns if (m := re.search(pattern, text[:count]))]
+        # A match that more text may take back (a word's end) counts as soon as it is there.
+        if found:
+            first = min(found, key=lambda m: (m.start(), m.end()))
+            if scanner.match is not None and scanner.match.keep > count:
+                continue  # an earlier match was about to be completed, and was
+            assert scanner.match is not None
+            assert (scanner.match.start, scanner.match.keep) == (first.start(), count)
+            assert shown == text[: first.end() if include else first.start()]
+            return
+    if scanner.match is None:
+        assert shown == text
+
+
+def test_text_that_a_pattern_may_take_back_is_held() -> None:
+    scanner = StopScanner((), [r"\n[0-9]+\."])
+    assert scanner.push("One\n") == "One"
+    assert scanner.push("12") == ""
+    assert scanner.push("x\n") == "\n12x"
+    assert scanner.push("3") == ""
+    assert scanner.push(". two") == ""
+    assert scanner.match is not None and (scanner.match.start, scanner.match.stop) == (7, r"\n[0-9]+\.")
+
+
+def test_a_pattern_and_a_string_together() -> None:
+    scanner = StopScanner(("END",), [r"[0-9]{2}"], min_tokens=2)
+    assert run(scanner, ["12", " 3", "E", "ND4"]) == "12 3"
+    assert scanner.match is not None and scanner.match.stop == "END" and scanner.match.keep == 4
+
+
+def test_a_pattern_sees_a_little_of_what_was_released() -> None:
+    scanner = StopScanner((), [r"(?<=x)y"])
+    assert scanner.push("x" * (2 * LOOK_BACK)) == "x" * (2 * LOOK_BACK)
+    assert scanner.push("y") == "" and scanner.match is not None
+
+
+@pytest.mark.parametrize("pattern", ["(", "a*", "", "[z-a]", "(?P<x>"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        compiled(pattern)
+    assert caught.value.param == "stop_regex"
+
+
+def test_a_pattern_that_takes_for_ever_fails_its_request() -> None:
+    scanner = StopScanner((), [r"(?:a|a|aa)+(?:b|c)d{2}$"])
+    with pytest.raises(GenerationFailed, match="takes too long"):
+        run(scanner, ["aaaa"] * 200)
