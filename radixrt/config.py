@@ -44,6 +44,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Order of waiting requests of one priority and share: longest cached prefix first, or first come first served.
     Under each, a lower priority number goes first, and a request goes to the front when half its timeout has passed."""
     prefix_cache: bool = True
+    cache_dir: str | None = None
+    """Directory that keeps what the pool has no room for, also beyond the engine's end; one engine at a time."""
+    cache_dir_bytes: int = 8 << 30
+    """Most bytes in it."""
+    cache_host_bytes: int = 0
+    """The same in the runner's memory, in front of the directory if there is one; 0: not at all."""
     max_wait_s: float = 10.0
     """Under lpm, ageing: who has waited this long goes before all of the same priority and share who have not."""
     fair: bool = True
@@ -120,6 +126,9 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     context_length: int | None
     kv_tokens: int | None
+    cache_dir: str | None = None
+    cache_dir_bytes: int = 0
+    cache_host_bytes: int = 0
     runner_address: str
     ipc_dir: str
     log_level: str

@@ -30,6 +30,7 @@ from radixrt.messages import (
     Loading,
     Query,
     Ready,
+    SaveAnswer,
     Selected,
     StartupFailed,
     StatsAnswer,
@@ -53,6 +54,9 @@ from radixrt.results import CacheNode, EngineStats, Generation, ModelInfo, Score
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
 log = logging.getLogger(__name__)
+
+SAVE_TIMEOUT_S = 30.0
+"""How long `close` waits until the cache directory is up to date."""
 
 Answer = TypeVar("Answer")
 
@@ -114,7 +118,13 @@ class Engine:
         return {name: process.pid for name, process in self._trio.processes.items()}
 
     def close(self) -> None:
-        """Stop the processes; open requests end with EngineDead. Safe to call twice."""
+        """Save what the tree holds where there is a cache directory, and stop the processes; open requests end with
+        EngineDead. Safe to call twice."""
+        if self.config.cache_dir is not None and self._finalizer.alive and self.alive:
+            try:
+                self._ask(lambda number: Query(request_id=number, what="save"), SaveAnswer, SAVE_TIMEOUT_S)
+            except (RadixrtError, TimeoutError) as error:
+                log.warning("the cache directory may lack what was computed last: %s", error)
         self._finalizer()
 
     def __enter__(self) -> Engine:
@@ -333,6 +343,11 @@ class Engine:
 
     async def aflush(self) -> int:
         return (await self._aask(lambda number: Query(request_id=number, what="flush"), FlushAnswer)).freed_tokens
+
+    def save(self) -> int:
+        """Copy what the tree holds to the tier (cache directory, host memory), safely; the number of tokens that the
+        tier holds then, 0 where there is none. `close` does it, too."""
+        return self._ask(lambda number: Query(request_id=number, what="save"), SaveAnswer).tier_tokens
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

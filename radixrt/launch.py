@@ -101,6 +101,9 @@ class Trio:
                 threads=self.threads,
                 context_length=config.context_length,
                 kv_tokens=config.kv_tokens,
+                cache_dir=config.cache_dir if config.prefix_cache else None,
+                cache_dir_bytes=config.cache_dir_bytes,
+                cache_host_bytes=config.cache_host_bytes if config.prefix_cache else 0,
                 runner_address=runner,
             ),
             "scheduler": SchedulerConfig(

@@ -176,10 +176,11 @@ class Detokenize(Message, frozen=True, kw_only=True):
 
 
 class Query(Message, frozen=True, kw_only=True):
-    """Client -> tokenizer -> scheduler: look at the engine; `flush` drops what nobody locks from the tree."""
+    """Client -> tokenizer -> scheduler: look at the engine; `flush` drops what nobody locks from the tree, and
+    the tier; `save` copies what the tree holds to the tier and is answered when that is safe."""
 
     request_id: int
-    what: Literal["stats", "tree", "flush"]
+    what: Literal["stats", "tree", "flush", "save"]
 
 
 class Tokenized(Message, frozen=True, kw_only=True):
@@ -247,6 +248,12 @@ class FlushAnswer(Message, frozen=True, kw_only=True):
     freed_tokens: int
 
 
+class SaveAnswer(Message, frozen=True, kw_only=True):
+    request_id: int
+    tier_tokens: int
+    """What the tier holds now; 0 where there is none."""
+
+
 class Loading(Message, frozen=True, kw_only=True):
     """Runner -> scheduler -> tokenizer -> client: start-up progress."""
 
@@ -277,6 +284,7 @@ ToClient: TypeAlias = (
     | StatsAnswer
     | TreeAnswer
     | FlushAnswer
+    | SaveAnswer
     | Loading
     | Ready
     | StartupFailed
@@ -355,7 +363,7 @@ class SchedulerQuery(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: `query_id` is the tokenizer's number for it."""
 
     query_id: int
-    what: Literal["stats", "tree", "flush"]
+    what: Literal["stats", "tree", "flush", "save"]
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -426,6 +434,7 @@ class SchedulerAnswer(Message, frozen=True, kw_only=True):
     stats: EngineStats | None = None
     tree: list[TreeNode] | None = None
     freed_tokens: int | None = None
+    tier_tokens: int | None = None
 
 
 ToScheduler: TypeAlias = Enqueue | EnqueueSelect | RunSegments | StopRow | Cancel | SchedulerQuery
@@ -440,6 +449,17 @@ class Connect(Message, frozen=True, kw_only=True):
     """Scheduler -> runner, first: answered by Loading and then RunnerReady or StartupFailed."""
 
 
+class TierState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runner's tier is and holds when the engine starts."""
+
+    kind: str
+    """disk, host or disk+host."""
+    keys: Array  # uint8[n, 24], see radixrt.tiers.keys
+    chunk_bytes: int
+    capacity_bytes: int
+    used_bytes: int
+
+
 class RunnerReady(Message, frozen=True, kw_only=True):
     """Runner -> scheduler: the model is loaded and the pool allocated."""
 
@@ -450,6 +470,8 @@ class RunnerReady(Message, frozen=True, kw_only=True):
     dtype: str
     device: str
     threads: int
+    tier: TierState | None = None
+    """Where KV goes that the pool has no room for; None: nowhere."""
 
 
 class RowOpen(msgspec.Struct, frozen=True, kw_only=True):
@@ -560,6 +582,44 @@ class StepResult(Message, frozen=True, kw_only=True):
     sample_s: float
 
 
+class TierWork(Message, frozen=True, kw_only=True):
+    """Scheduler -> runner: chunks to copy out of the pool and into it, in order with the StepPlans.
+
+    Copied out before any later plan runs, so the slots may be given away by the time this is sent. Copied in when
+    the tier has read them and between two steps; their slots belong to nobody else until TierDone. First the saves,
+    then the loads, which are a run of one path: where one cannot be had, those behind it are of no use. C: tokens of
+    a chunk.
+    """
+
+    number: int
+    settled: int
+    """The last step whose result was known when this was made: where a later one has failed, nothing is saved."""
+    save_keys: Array  # uint8[n, 24]
+    save_slots: Array  # int32[n, C]
+    load_keys: Array  # uint8[m, 24]
+    load_slots: Array  # int32[m, C]
+    used_keys: Array  # uint8[k, 24] found in the pool, so used though not read; the last one last
+    drop_keys: Array  # uint8[d, 24] to be forgotten, after the saves of this and all earlier orders
+    sync: bool = False
+    """Answer only when all that was saved survives a loss of power."""
+
+
+class TierDone(Message, frozen=True, kw_only=True):
+    """Runner -> scheduler: one for each TierWork, in any order."""
+
+    number: int
+    loaded: int = 0
+    """The first `loaded` chunks to load are in their slots; the others' slots hold nothing valid."""
+    load_s: float = 0.0
+    """From the order's turn to the last copy."""
+    stored: Array  # uint8[n, 24] keys that were saved, or that others added
+    dropped: Array  # uint8[n, 24] keys that the tier has no more
+    refused: int = 0
+    """Chunks that could not be saved."""
+    errors: int = 0
+    used_bytes: int = 0
+
+
 class StepFailed(Message, frozen=True, kw_only=True):
     """Runner -> scheduler: the step raised; none of its rows got a token and its slots hold nothing valid."""
 
@@ -567,5 +627,5 @@ class StepFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-ToRunner: TypeAlias = Connect | StepPlan | StepMasks
-FromRunner: TypeAlias = Loading | RunnerReady | StartupFailed | StepResult | StepFailed
+ToRunner: TypeAlias = Connect | StepPlan | StepMasks | TierWork
+FromRunner: TypeAlias = Loading | RunnerReady | StartupFailed | StepResult | StepFailed | TierDone

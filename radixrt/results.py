@@ -47,6 +47,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens that came from the tree, computed earlier or by another request at the same time."""
+    restored_tokens: int = 0
+    """Of these, tokens that a tier (host memory, disk) brought back for this request."""
     completion_tokens: int = 0
     queue_s: float = 0.0
     """From arrival at the scheduler to the first planned step."""
@@ -176,6 +178,29 @@ class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
     """Beginning of the node's text, decoded."""
 
 
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The tier behind the KV pool; counts are of tokens since start where nothing else is said."""
+
+    kind: str
+    """disk, host or disk+host."""
+    tokens: int
+    """What it holds now."""
+    used_bytes: int
+    capacity_bytes: int
+    stored: int = 0
+    refused: int = 0
+    """Could not be stored: the disk is full or too slow."""
+    restored: int = 0
+    prefetches: int = 0
+    """Number of prefetches begun."""
+    prefetch_hits: int = 0
+    """Of these, those that brought all they were asked for."""
+    given_up: int = 0
+    """Requests that stopped waiting for a prefetch because computing had become the faster way."""
+    errors: int = 0
+    """Failed calls, broken chunks included."""
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters and gauges of the scheduler, cumulative since start; seconds are sums."""
 
@@ -190,6 +215,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     evicted_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    restored_tokens: int = 0
+    """Of the cached ones, those that a tier brought back for the request."""
     generation_tokens: int = 0
     draft_tokens: int = 0
     """Tokens that were guessed (forced by a constraint) and verified in one step with their predecessor."""
@@ -202,6 +229,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     grammar_compiles: int = 0
     grammar_cache_hits: int = 0
     grammar_compile_s: float = 0.0
+    tier: TierStats | None = None
+    """None where no tier is configured."""
     finished: dict[str, int] = {}
     """Requests by finish reason: stop, length, abort, error."""
     queue_s: tuple[float, int] = (0.0, 0)

@@ -122,9 +122,16 @@ class Link(Generic[In, Out]):
             except DecodeError as error:
                 log.warning("dropped a message that does not decode: %s", error)
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait until something has arrived; False on time-out. None waits for ever."""
-        return bool(self.socket.poll(None if timeout_s is None else int(timeout_s * 1000)))
+    def wait(self, timeout_s: float | None, also: int | None = None) -> bool:
+        """Wait until something has arrived, or until the file descriptor `also` can be read; False on time-out. None
+        waits for ever."""
+        timeout_ms = None if timeout_s is None else int(timeout_s * 1000)
+        if also is None:
+            return bool(self.socket.poll(timeout_ms))
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(also, zmq.POLLIN)
+        return bool(poller.poll(timeout_ms))
 
     def close(self, linger_ms: int = 500) -> None:
         self.socket.close(linger=linger_ms)

@@ -93,6 +93,28 @@ FLAGS: dict[str, Any] = {
         show_default=False,
         rich_help_panel=CACHE,
     ),
+    "cache_dir": typer.Option(
+        "--cache-dir",
+        metavar="DIRECTORY",
+        help="Keep what the KV cache has no room for in this directory, and be warm at the next start.",
+        show_default=False,
+        rich_help_panel=CACHE,
+    ),
+    "cache_dir_bytes": typer.Option(
+        "--cache-dir-bytes",
+        metavar="BYTES",
+        min=1,
+        help="Most bytes in the cache directory.",
+        show_default="8 GiB",
+        rich_help_panel=CACHE,
+    ),
+    "cache_host_bytes": typer.Option(
+        "--cache-host-bytes",
+        metavar="BYTES",
+        min=0,
+        help="Keep so many bytes of it in memory, in front of the directory if there is one; 0: none.",
+        rich_help_panel=CACHE,
+    ),
     "policy": typer.Option(
         "--policy",
         help="Who goes first: lpm, the longest cached prefix (with ageing); fcfs, who came first. Before that count, "

@@ -37,7 +37,7 @@ def main() -> int:
         from radixrt.runner.load import load
         from radixrt.runner.loop import serve
 
-        stepper, ready = load(config, report)
+        stepper, ready, tier = load(config, report)
     except Exception as error:
         # Whatever keeps us from starting is told to whoever waits; what we say ourselves needs no traceback.
         log.log(logging.DEBUG if isinstance(error, RadixrtError) else logging.ERROR, "cannot start", exc_info=True)
@@ -45,7 +45,7 @@ def main() -> int:
         link.close()
         context.term()
         return 1
-    serve(inbox, stepper, ready)
+    serve(inbox, stepper, ready, tier)
     return 0
 
 

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from time import monotonic
 
-from radixrt.messages import Connect, FromRunner, StepMasks, StepPlan, ToRunner
+from radixrt.messages import Connect, FromRunner, StepMasks, StepPlan, TierWork, ToRunner
 from radixrt.transport import Link
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,8 @@ class Inbox:
         """Who sent Connect last."""
         self.connected = False
         """A Connect has come that nobody has taken note of yet; the runner's loop resets it."""
-        self.plans: deque[StepPlan] = deque()
+        self.plans: deque[StepPlan | TierWork] = deque()
+        """In order; what a TierWork moves it moves between the plans around it."""
         self._masks: dict[int, StepMasks] = {}
 
     def drain(self) -> None:
@@ -42,14 +43,14 @@ class Inbox:
                     self._masks.clear()
                 case _ if peer != self.peer:
                     log.warning("dropped a %s from a peer that has not connected", type(message).__name__)
-                case StepPlan():
+                case StepPlan() | TierWork():
                     self.plans.append(message)
                 case StepMasks():
                     self._masks[message.step] = message
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until something arrives, and sort it; False on time-out."""
-        arrived = self._link.wait(timeout_s)
+    def wait(self, timeout_s: float | None = None, also: int | None = None) -> bool:
+        """Wait until something arrives, and sort it, or until the descriptor `also` can be read; False on time-out."""
+        arrived = self._link.wait(timeout_s, also) if also is not None else self._link.wait(timeout_s)
         self.drain()
         return arrived
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
@@ -14,10 +15,12 @@ from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
-from radixrt.models import load_model
+from radixrt.models import CausalLM, load_model
 from radixrt.runner.dtype import choose_dtype
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
 from radixrt.runner.step import Stepper
+from radixrt.runner.tier import TierWorker
+from radixrt.runner.tier_open import hash_weights, open_tier
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +28,19 @@ Progress = Callable[[str, float], None]
 """Called with a stage and the fraction of it that is done."""
 
 
-def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady]:
+def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady, TierWorker | None]:
     """Everything before the first plan. Raises RadixrtError where the model or its pool cannot be had."""
     torch.set_num_threads(config.threads)
     torch.set_num_interop_threads(1)
     dtype = choose_dtype(config.dtype)
     progress("opening the model", 0.0)
     checkpoint = open_checkpoint(Path(config.model_path))
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         vocabulary = pool.submit(_vocabulary_size, checkpoint, config.tokenizer)
+        hashing = pool.submit(hash_weights, config, checkpoint)
         model = load_model(checkpoint, dtype=dtype, device="cpu", weights=config.weights, progress=progress)
         known = vocabulary.result()
+        hashed = hashing.result()
     facts = model.config
     shape = PoolShape(layers=facts.num_layers, kv_heads=facts.num_kv_heads, head_dim=facts.head_dim, dtype=dtype)
     context_length = config.context_length or facts.context_length
@@ -44,9 +49,12 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
             f"the model's context is {facts.context_length} tokens: --context-length cannot be {context_length}"
         )
     tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free_memory())
+    kv = allocate_pool(shape, tokens)
+    tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
+    worker = TierWorker(tier, kv) if tier is not None else None
     stepper = Stepper(
         model,
-        allocate_pool(shape, tokens),
+        kv,
         vocab_size=facts.vocab_size,
         vocabulary=known or facts.vocab_size,
         context_length=context_length,
@@ -60,9 +68,17 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         dtype=str(dtype).removeprefix("torch."),
         device=str(model.device),
         threads=torch.get_num_threads(),
+        tier=worker.state if worker is not None else None,
     )
-    log.info("ready: %s, %.1f MiB of KV pool", ready, tokens * shape.token_bytes / 2**20)
-    return stepper, ready
+    facts_only = msgspec.structs.replace(ready, tier=None)
+    log.info("ready: %s, %.1f MiB of KV pool", facts_only, tokens * shape.token_bytes / 2**20)
+    return stepper, ready, worker
+
+
+def _weights_form(model: CausalLM) -> str:
+    """In which form the model's matrices are multiplied, in words."""
+    narrow = getattr(model, "narrow", None)
+    return narrow.description if narrow is not None else "as loaded"
 
 
 def warm_up(stepper: Stepper) -> None:

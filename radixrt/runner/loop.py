@@ -6,43 +6,54 @@ import logging
 
 import torch
 
-from radixrt.messages import RunnerReady, StepFailed, StepPlan
+from radixrt.messages import RunnerReady, StepFailed, StepPlan, TierWork
 from radixrt.runner.inbox import Inbox, MasksMissing
 from radixrt.runner.rows import PlanError
 from radixrt.runner.step import Stepper
+from radixrt.runner.tier import TierWorker
 
 log = logging.getLogger(__name__)
 
 
-def serve(inbox: Inbox, stepper: Stepper, ready: RunnerReady) -> None:
+def serve(inbox: Inbox, stepper: Stepper, ready: RunnerReady, tier: TierWorker | None = None) -> None:
     """Answer every Connect with `ready`, and every plan, in order, with StepResult or StepFailed."""
     with torch.inference_mode():
         while True:
-            turn(inbox, stepper, ready)
+            turn(inbox, stepper, ready, tier)
 
 
-def turn(inbox: Inbox, stepper: Stepper, ready: RunnerReady) -> None:
-    """One turn of the loop: greet a scheduler that has connected, run one plan, or wait for a message."""
+def turn(inbox: Inbox, stepper: Stepper, ready: RunnerReady, tier: TierWorker | None = None) -> None:
+    """One turn of the loop: greet a scheduler that has connected, take in what the tier has read, run one plan, or wait
+    for a message."""
     inbox.drain()
+    moved = tier is not None and tier.advance(inbox.send)
     if inbox.connected:
         inbox.connected = False
         stepper.rows.clear()
         inbox.send(ready)
     elif inbox.plans:
         plan = inbox.plans.popleft()
-        _run(inbox, stepper, plan)
+        if isinstance(plan, TierWork):
+            if tier is not None:
+                tier.take(plan)
+            return
+        if not _run(inbox, stepper, plan) and tier is not None:
+            tier.failed(plan.step)
         inbox.forget_masks(plan.step)
-    else:
-        inbox.wait()
+    elif not moved:
+        inbox.wait(also=tier.wake if tier is not None else None)
 
 
-def _run(inbox: Inbox, stepper: Stepper, plan: StepPlan) -> None:
+def _run(inbox: Inbox, stepper: Stepper, plan: StepPlan) -> bool:
+    """Compute and answer a plan; False where it raised."""
     try:
         inbox.send(stepper.run(plan, lambda: inbox.masks(plan.step)))
     except Exception as error:
         # Whatever a step raises is that step's failure and nobody else's.
         log.exception("step %d failed", plan.step)
         inbox.send(StepFailed(step=plan.step, message=_describe(error)))
+        return False
+    return True
 
 
 def _describe(error: Exception) -> str:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from typing import Protocol
 
-from radixrt.errors import ContextLengthExceeded, InvalidRequest
+from radixrt.errors import ContextLengthExceeded, InvalidRequest, RadixrtError
+from radixrt.grammar import Grammar
 from radixrt.messages import Enqueue, EnqueueSelect
+from radixrt.params import Constraint
 from radixrt.scheduler.requests import Alone, Limits, Request
+
+
+class Compiler(Protocol):
+    """What the scheduler needs of the grammar room: an answer at once, or None while it is being compiled."""
+
+    def request(self, constraint: Constraint) -> Grammar | RadixrtError | None: ...
 
 
 def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, prefix_cache: bool = True) -> Request:

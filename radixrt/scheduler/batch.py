@@ -48,6 +48,15 @@ class PlannedRow:
 
 
 @dataclass(eq=False)
+class Step:
+    """A step under way: its rows in plan order."""
+
+    rows: list[PlannedRow]
+    plan: StepPlan
+    masks_sent: bool
+
+
+@dataclass(eq=False)
 class _Layout:
     """Collects rows in depth-first order and the spans they share."""
 

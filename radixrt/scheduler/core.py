@@ -10,15 +10,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import InitVar, dataclass, field
 
 import msgspec
 import numpy as np
 
 from radixrt.cache import PrefixCache, SlotError
 from radixrt.errors import Aborted, GenerationFailed, Overloaded, RadixrtError
-from radixrt.grammar import Grammar
 from radixrt.messages import (
     Enqueue,
     EnqueueSelect,
@@ -29,13 +27,13 @@ from radixrt.messages import (
     StepMasks,
     StepPlan,
     StepResult,
+    TierState,
     TokenBatch,
     TokenDelta,
 )
-from radixrt.params import Constraint
 from radixrt.results import FinishReason, Usage
-from radixrt.scheduler.admission import to_request
-from radixrt.scheduler.batch import PlannedRow, build_plan
+from radixrt.scheduler.admission import Compiler, to_request
+from radixrt.scheduler.batch import PlannedRow, Step, build_plan
 from radixrt.scheduler.deadlines import Deadlines
 from radixrt.scheduler.drafts import drafts_for, fill_lines
 from radixrt.scheduler.requests import Limits, Request, Row, State
@@ -44,23 +42,9 @@ from radixrt.scheduler.segments import Programs
 from radixrt.scheduler.select import Piece, Selects
 from radixrt.scheduler.specs import prompt_scores, score_spec, token_delta
 from radixrt.scheduler.stats import Stats
+from radixrt.scheduler.tiering import Tiering
 
 log = logging.getLogger(__name__)
-
-
-class Compiler(Protocol):
-    """What the scheduler needs of the grammar room: an answer at once, or None while it is being compiled."""
-
-    def request(self, constraint: Constraint) -> Grammar | RadixrtError | None: ...
-
-
-@dataclass(eq=False)
-class Step:
-    """A step under way: its rows in plan order."""
-
-    rows: list[PlannedRow]
-    plan: StepPlan
-    masks_sent: bool
 
 
 @dataclass(eq=False)
@@ -82,13 +66,15 @@ class Scheduler:
     deadlines: Deadlines = field(default_factory=Deadlines)
     programs: Programs = field(init=False)
     selects: Selects = field(init=False)
+    tier: InitVar[TierState | None] = None
     _step_number: int = 0
     _deltas: list[TokenDelta] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, tier: TierState | None) -> None:
         self.programs = Programs(self)
         self.selects = Selects(self.cache, self.limits, self.clock, self.stats, self.outbox, self.prefix_cache)
         self.selects.relief = self.rows.relieve = lambda: self.programs.relieve() or self.selects.relieve()
+        self.tiering = Tiering(self.rows, tier)
 
     @property
     def cache(self) -> PrefixCache:
@@ -116,6 +102,7 @@ class Scheduler:
             self._send_scores(request, None)  # a prompt of one token, with nothing before it: no step brings any
         if request.constraint is None:
             self.rows.waiting.extend(request.rows)
+            self.tiering.arrived(request.rows, request.arrived)
         else:
             self.compiling[request.id] = request
             self.compiled()
@@ -134,6 +121,7 @@ class Scheduler:
             for row in request.rows:
                 row.matcher = answer.matcher(request.sampling.stop_token_ids)
             self.rows.waiting.extend(request.rows)
+            self.tiering.arrived(request.rows, self.clock())
 
     def cancel(self, request_id: int) -> None:
         """Drop a request or a program; nothing is answered. An unknown id (it just finished) is ignored."""
@@ -156,7 +144,8 @@ class Scheduler:
             self._finish(row, "stop")
 
     def expire(self) -> None:
-        """Fail what ran out of time, whether it waits or runs."""
+        """Fail what ran out of time, whether it waits or runs; who waits too long for a tier waits no more."""
+        self.tiering.expire(self.clock())
         for request in self.deadlines.expired(self.clock()):
             self._fail(request, Aborted("the request's timeout passed before it was done", code="timeout"))
 
@@ -192,7 +181,10 @@ class Scheduler:
         open_to_new = budget and not self.rows.full and not self.selects.blocked
         for row in self.rows.waiting.candidates(now) if open_to_new else ():
             # After a retraction nobody new comes in: the pool is too small for those who run.
-            if self.rows.retractions == retractions and self.rows.admit(row, now):
+            if self.tiering.holds(row, now):
+                self.rows.waiting.park(row)
+            elif self.rows.retractions == retractions and self.rows.admit(row, now):
+                self.tiering.admitted(row)
                 if row.ready:
                     budget -= self._plan_row(row, budget, planned, leftover)
                 else:
@@ -285,6 +277,7 @@ class Scheduler:
         if step.plan.step != result.step:
             raise SlotError(f"step {result.step} was answered, but step {step.plan.step} is next")
         self.stats.settled(result)
+        self.tiering.settled(result.step, step.plan.tokens.size, result.forward_s)
         sampled = 0
         scores = iter(result.scores)
         for item in step.rows:
@@ -370,12 +363,14 @@ class Scheduler:
         is emptied; waiting requests go on."""
         log.error("step %d failed: %s", failed.step, failed.message)
         step = self.steps.popleft()
+        self.tiering.settled(failed.step)
         if all(item.row.state is State.FINISHED for item in step.rows):
             return  # planned before its rows had failed
         for row in list(self.rows.running):
             self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
         self.programs.relieve()
         self.selects.fail(GenerationFailed(f"the model runner failed: {failed.message}"))
+        self.tiering.void()
         self.cache.tree.clear(reason="failure")
         self.flush()
         self.verify()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from radixrt.messages import TreeNode
-from radixrt.results import EngineStats
+from radixrt.results import EngineStats, TierStats
 from radixrt.scheduler.core import Scheduler
+from radixrt.tiers.keys import CHUNK
 
 
 def snapshot(scheduler: Scheduler) -> EngineStats:
@@ -20,6 +21,8 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
         evicted_tokens=tree.evicted,
         prompt_tokens=stats.prompt_tokens,
         cached_tokens=stats.cached_tokens,
+        restored_tokens=stats.restored_tokens,
+        tier=tier_stats(scheduler),
         generation_tokens=stats.generation_tokens,
         draft_tokens=stats.drafts,
         accepted_draft_tokens=stats.accepted_drafts,
@@ -33,6 +36,27 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
         ttft_s=stats.first_token.pair,
         inter_token_s=stats.inter_token.pair,
         total_s=stats.total.pair,
+    )
+
+
+def tier_stats(scheduler: Scheduler) -> TierStats | None:
+    """What the tier holds and did; None where there is none."""
+    tiering = scheduler.tiering
+    if tiering.state is None:
+        return None
+    counts = tiering.counts
+    return TierStats(
+        kind=tiering.state.kind,
+        tokens=len(tiering.index) * CHUNK,
+        used_bytes=tiering.used_bytes,
+        capacity_bytes=tiering.state.capacity_bytes,
+        stored=counts.stored,
+        refused=counts.refused,
+        restored=counts.restored,
+        prefetches=counts.prefetches,
+        prefetch_hits=counts.hits,
+        given_up=counts.given_up,
+        errors=counts.errors,
     )
 
 

@@ -34,6 +34,7 @@ from radixrt.messages import (
     StepFailed,
     StepResult,
     StopRow,
+    TierDone,
     ToRunner,
     ToScheduler,
 )
@@ -43,9 +44,13 @@ from radixrt.scheduler.inspector import snapshot, tree_nodes
 from radixrt.scheduler.policies import PolicyOptions
 from radixrt.scheduler.requests import Limits
 from radixrt.scheduler.rows import RowTable
+from radixrt.tiers.keys import CHUNK
 from radixrt.transport import Link, open_socket
 
 log = logging.getLogger(__name__)
+
+IDLE_S = 0.2
+"""When nothing has happened for so long, what the tier lacks is saved."""
 
 
 class SchedulerProcess:
@@ -53,6 +58,10 @@ class SchedulerProcess:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
+        self._to_save: list[int] = []
+        """Queries that asked to save what the tree holds."""
+        self._syncing: tuple[int, list[int]] | None = None
+        """The TierWork whose end says that all is safe, and the queries that it answers."""
         context: zmq.Context[Any] = zmq.Context()
         self._inward: Link[ToScheduler, Any] = Link(
             open_socket(context, zmq.PULL, config.scheduler_in, bind=False), ToScheduler
@@ -78,8 +87,8 @@ class SchedulerProcess:
         poller.register(self._runner.socket, zmq.POLLIN)
         poller.register(self._compiler.fileno(), zmq.POLLIN)
         while True:
-            left_s = self._scheduler.deadlines.seconds_left(self._scheduler.clock())
-            poller.poll(None if left_s is None else math.ceil(left_s * 1000))
+            if not poller.poll(self._timeout_ms()) and not (self._scheduler.steps or self._scheduler.rows.waiting):
+                self._scheduler.tiering.sweep(self._scheduler.clock())
             for _, message in self._inward.receive():
                 self._take(message)
             if self._compiler.completed():
@@ -89,6 +98,8 @@ class SchedulerProcess:
                     self._scheduler.settle(result)
                 elif isinstance(result, StepFailed):
                     self._scheduler.fail_step(result)
+                elif isinstance(result, TierDone):
+                    self._tier_done(result)
             self._advance()
 
     def _start(self) -> None:
@@ -121,6 +132,7 @@ class SchedulerProcess:
             compiler=self._compiler,
             prefix_cache=config.prefix_cache,
             check=config.check,
+            tier=ready.tier,
         )
         self._outward.send(
             Ready(
@@ -167,13 +179,46 @@ class SchedulerProcess:
             self._scheduler.stop_row(message.request_id, message.index, message.keep)
         elif isinstance(message, Cancel):
             self._scheduler.cancel(message.request_id)
+        elif message.what == "save":
+            if self._scheduler.tiering.state is None:
+                self._outward.send(self._saved(message.query_id))
+            else:
+                self._to_save.append(message.query_id)
+                self._save()
         else:
             self._outward.send(self._answer(message))
+
+    def _tier_done(self, message: TierDone) -> None:
+        self._scheduler.tiering.done(message, self._scheduler.clock())
+        if self._syncing is not None and self._syncing[0] == message.number:
+            for query in self._syncing[1]:
+                self._outward.send(self._saved(query))
+            self._syncing = None
+        self._save()
+
+    def _saved(self, query_id: int) -> SchedulerAnswer:
+        return SchedulerAnswer(query_id=query_id, tier_tokens=len(self._scheduler.tiering.index) * CHUNK)
+
+    def _timeout_ms(self) -> int | None:
+        """How long nothing need be done though nothing arrives."""
+        scheduler, now = self._scheduler, self._scheduler.clock()
+        left_s = [scheduler.deadlines.seconds_left(now), scheduler.tiering.seconds_left(now)]
+        if not scheduler.steps and scheduler.tiering.behind(now):
+            left_s.append(IDLE_S)
+        return min((math.ceil(left * 1000) for left in left_s if left is not None), default=None)
+
+    def _save(self) -> None:
+        """Go on saving what the tree holds, for those who asked for it; they are answered when it is safe."""
+        if self._to_save and self._syncing is None:
+            number = self._scheduler.tiering.save_more(self._scheduler.clock())
+            if number is not None:
+                self._syncing, self._to_save = (number, self._to_save), []
 
     def _answer(self, query: SchedulerQuery) -> SchedulerAnswer:
         if query.what == "tree":
             return SchedulerAnswer(query_id=query.query_id, tree=tree_nodes(self._scheduler))
         if query.what == "flush":
+            self._scheduler.tiering.clear()
             return SchedulerAnswer(query_id=query.query_id, freed_tokens=self._scheduler.cache.tree.clear())
         stats = msgspec.structs.replace(
             snapshot(self._scheduler),
@@ -192,6 +237,8 @@ class SchedulerProcess:
             if masks is not None:
                 self._runner.send(masks)
             plan = scheduler.plan() if scheduler.can_plan else None
+            for work in scheduler.tiering.pack():
+                self._runner.send(work)
             if plan is None:
                 break
             self._runner.send(plan)

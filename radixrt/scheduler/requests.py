@@ -82,6 +82,8 @@ class Request:
     grammar: Grammar | None = None
     rows: list[Row] = field(default_factory=list)
     cached_tokens: int = 0
+    restored_tokens: int = 0
+    """Brought back from a tier for this request."""
     started: float | None = None
     first_token: float | None = None
     score_from: int = 0
@@ -107,6 +109,7 @@ class Request:
         return Usage(
             prompt_tokens=len(self.prompt),
             cached_tokens=self.cached_tokens,
+            restored_tokens=min(self.restored_tokens, self.cached_tokens),
             completion_tokens=sum(row.kept for row in self.rows),
             queue_s=started - self.arrived,
             ttft_s=first - self.arrived,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,8 @@ class RowTable:
     retractions: int = 0
     relieve: Callable[[], bool] = lambda: False
     """Asked when slots are short: gives up locks of what does not run; whether there were any."""
+    lent: Callable[[], Iterable[int]] = tuple
+    """Slots that neither the tree nor a row owns: those of prefetches."""
     _free_ids: list[int] = field(default_factory=list)
     _admissions: int = 0
 
@@ -62,7 +64,7 @@ class RowTable:
     def admit(self, row: Row, now: float) -> bool:
         """Start a waiting row on the longest prefix that the tree has; False: it must wait a little longer."""
         tree, request = self.cache.tree, row.request
-        leader = self._computed_by_another(row, self.cached(row))
+        leader = self.computed_by_another(row, self.cached(row))
         if leader is not None:
             self.waiting.park(row, leader)
             return False
@@ -86,7 +88,7 @@ class RowTable:
         self.opens.append(row_open(row, self.limits))
         return True
 
-    def _computed_by_another(self, row: Row, cached: int) -> Row | None:
+    def computed_by_another(self, row: Row, cached: int) -> Row | None:
         """The running row that is about to compute the token that comes after this row's cached prefix."""
         if cached >= row.match_limit:
             return None
@@ -154,7 +156,7 @@ class RowTable:
 
     def check(self) -> None:
         """Prove that every slot has exactly one owner; SlotError otherwise."""
-        self.cache.check(slot for row in self.running for slot in row.slots_held())
+        self.cache.check([*self.lent(), *(slot for row in self.running for slot in row.slots_held())])
 
     def stop(self, row: Row) -> None:
         """Give back everything a running row holds; its computed tokens stay in the tree.

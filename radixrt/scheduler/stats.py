@@ -31,6 +31,7 @@ class Stats:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    restored_tokens: int = 0
     generation_tokens: int = 0
     drafts: int = 0
     accepted_drafts: int = 0
@@ -64,6 +65,7 @@ class Stats:
         self.finished[outcome] += 1
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
+        self.restored_tokens += usage.restored_tokens
         if outcome in ("stop", "length"):
             self.queue.add(usage.queue_s)
             self.first_token.add(usage.ttft_s)

@@ -34,6 +34,7 @@ from radixrt.messages import (
     Query,
     Ready,
     Rejected,
+    SaveAnswer,
     SchedulerAnswer,
     SchedulerQuery,
     Select,
@@ -287,11 +288,15 @@ class TokenizerServer:
         with self._answering(peer, client_id):
             self._send(peer, self._answer_of(client_id, answer))
 
-    def _answer_of(self, client_id: int, answer: SchedulerAnswer) -> StatsAnswer | TreeAnswer | FlushAnswer:
+    def _answer_of(
+        self, client_id: int, answer: SchedulerAnswer
+    ) -> StatsAnswer | TreeAnswer | FlushAnswer | SaveAnswer:
         if answer.stats is not None:
             return StatsAnswer(request_id=client_id, stats=answer.stats)
         if answer.tree is not None:
             return TreeAnswer(request_id=client_id, nodes=[self._cache_node(node) for node in answer.tree])
+        if answer.tier_tokens is not None:
+            return SaveAnswer(request_id=client_id, tier_tokens=answer.tier_tokens)
         return FlushAnswer(request_id=client_id, freed_tokens=answer.freed_tokens or 0)
 
     def _cache_node(self, node: TreeNode) -> CacheNode:

@@ -1,0 +1,46 @@
+"""From a config to the tier that it asks for, and what its chunks belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from radixrt.checkpoint import Checkpoint
+from radixrt.config import RunnerConfig
+from radixrt.runner.pool import PoolShape
+from radixrt.tiers import CHUNK, DiskTier, HostTier, LayeredTier, Tier
+from radixrt.tiers.fingerprint import Fingerprint, weights_hash
+
+
+def hash_weights(config: RunnerConfig, checkpoint: Checkpoint) -> str | None:
+    """Hash of the model's weight files; None where nothing outlives the process."""
+    if config.cache_dir is None:
+        return None
+    directory = Path(config.cache_dir).expanduser()
+    files = [checkpoint.gguf_path] if checkpoint.gguf_path is not None else list(checkpoint.safetensors_files)
+    return weights_hash(files, directory if directory.is_dir() else None)
+
+
+def open_tier(
+    config: RunnerConfig, checkpoint: Checkpoint, shape: PoolShape, weights: str, hashed: str | None
+) -> Tier | None:
+    """The tier of an engine, None where none is asked for. `weights`: the form in which matrices are multiplied.
+
+    StartupError where a cache directory cannot be used.
+    """
+    chunk_bytes = CHUNK * shape.token_bytes
+    host = HostTier(chunk_bytes, config.cache_host_bytes) if config.cache_host_bytes else None
+    if config.cache_dir is None or hashed is None:
+        return host
+    fingerprint = Fingerprint(
+        weights_hash=hashed,
+        architecture=msgspec.to_builtins(checkpoint.config),
+        dtype=str(shape.dtype).removeprefix("torch."),
+        weights=weights,
+        layers=shape.layers,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+    )
+    disk = DiskTier(Path(config.cache_dir).expanduser(), fingerprint, chunk_bytes, config.cache_dir_bytes)
+    return disk if host is None else LayeredTier(host, disk)
