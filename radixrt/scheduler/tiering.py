@@ -169,6 +169,7 @@ class Tiering:
         self.counts.refused += message.refused * CHUNK
         if message.refused:
             self._paused_until = now + PAUSE_S
+            self._swept = 0
         self.counts.errors += message.errors
         self.used_bytes = message.used_bytes
         job = self.prefetches.pop(message.number, None)
