@@ -1,4 +1,4 @@
-"""Tiers behind the tree, with a fake runner that copies chunks: what comes back is what was computed, or is computed."""
+"""Tiers behind the tree, with a fake runner that copies chunks: what comes back is what was computed before."""
 
 from __future__ import annotations
 
