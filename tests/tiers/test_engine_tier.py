@@ -1,4 +1,4 @@
-"""Whole engines over a cache directory: warm after a restart, with the bits that were computed; wrong or broken: cold."""
+"""Whole engines over a cache directory: warm after a restart, with the bits that were computed; else cold."""
 
 from __future__ import annotations
 
