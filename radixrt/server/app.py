@@ -72,6 +72,8 @@ ROUTES = (
     Route("POST", "/score", native.score, ScoreRequest),
     Route("POST", "/encode", native.encode, EncodeRequest),
     Route("POST", "/decode", native.decode, DecodeRequest),
+    Route("POST", "/apply-template", tokens.apply_template, tokens.ApplyTemplateRequest),
+    Route("POST", "/abort", ops.abort, ops.AbortRequest),
     Route("GET", "/health", ops.health, access="open"),
     Route("GET", "/ready", ops.ready),
     Route("GET", "/metrics", ops.metrics, access="admin"),
@@ -129,6 +131,8 @@ def create_app(
     app.add_exception_handler(HTTPException, on_http_exception)
     for route in ROUTES:
         app.add_api_route(route.path, route.handler, methods=[route.method])
+        if route.method == "GET":
+            app.add_api_route(route.path, route.handler, methods=["HEAD"], include_in_schema=False)
     describe(app, {route.path: route.body for route in ROUTES if route.body is not None})
     # The last one added is the outermost: what RequireKey refuses is counted, and carries CORS headers.
     if keys:
@@ -137,7 +141,7 @@ def create_app(
         )  # fmt: skip
     if allowed_hosts is not None:
         app.add_middleware(CheckHost, allowed=allowed_hosts)
-    app.add_middleware(Guard, metrics=app.state.http_metrics)
+    app.add_middleware(Guard, metrics=app.state.http_metrics, requests=state.requests)
     if cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"]

@@ -18,6 +18,8 @@ from radixrt.server.callers import ANYBODY, Caller, Callers, enter
 from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_response
 from radixrt.server.keys import Access
 from radixrt.server.metrics import HttpMetrics, route_of
+from radixrt.server.running import Requests
+from radixrt.server.running import current as running_now
 from radixrt.server.sse import ClientGone
 
 access_log = logging.getLogger("radixrt.access")
@@ -46,6 +48,8 @@ class RequireKey:
             await error_response(error, scope["path"])(scope, receive, send)
             return
         enter(caller)
+        if (running := running_now.get()) is not None:
+            running.caller = caller
         scope["radixrt.caller"] = caller.name
         left = caller.allowance.headers() if caller.allowance is not None else {}
         await self._app(scope, receive, with_headers(send, left) if left else send)
@@ -88,9 +92,10 @@ class Guard:
     """Give each request an id of our own, count and log it once, by its route's template and never by what the client
     wrote, and turn an unexpected exception into a 500 that hides it."""
 
-    def __init__(self, app: ASGIApp, *, metrics: HttpMetrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: HttpMetrics, requests: Requests) -> None:
         self._app = app
         self._metrics = metrics
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -110,7 +115,8 @@ class Guard:
             await error_response(error, scope["path"])(scope, receive, watched)
 
         try:
-            await self._app(scope, receive, watched)
+            with self._requests.entered(name):
+                await self._app(scope, receive, watched)
         except (ClientGone, ClientDisconnect):
             status = status or CLIENT_CLOSED
         except asyncio.CancelledError:

@@ -7,8 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import radixrt
-from radixrt.errors import RadixrtError
+from radixrt.errors import InvalidRequest, NotFound, RadixrtError
 from radixrt.results import CacheNode
+from radixrt.server import callers
+from radixrt.server.body import decoder, read_body
 from radixrt.server.metrics import exposition
 from radixrt.server.native_types import ServerInfo
 from radixrt.server.openai_shapes import json_response
@@ -69,6 +71,34 @@ async def cache(request: Request) -> Response:
 async def flush_cache(request: Request) -> Response:
     """Drop what nobody uses from the prefix tree."""
     return json_response(Flushed(freed_tokens=await request.app.state.radixrt.engine.aflush()))
+
+
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Exactly one of the two."""
+
+    request_id: str | None = None
+    """The `x-request-id` of the answer that is to end."""
+    all: bool = False
+    """Every running request: of the caller's namespace, or with an operator's key of all."""
+
+
+class AbortAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    aborted: int
+
+
+_ABORT = decoder(AbortRequest)
+
+
+async def abort(request: Request) -> Response:
+    """End running requests: each gets an error with code `aborted`, and what it held is free."""
+    state: ServerState = request.app.state.radixrt
+    body = await read_body(request, _ABORT, state.limits.body_bytes)
+    if (body.request_id is None) != body.all:
+        raise InvalidRequest("give request_id, or all: true", param="request_id")
+    count = state.requests.abort(body.request_id, callers.current())
+    if not count and not body.all:
+        raise NotFound("no running request has this id", param="request_id", code="request_not_found")
+    return json_response(AbortAnswer(aborted=count))
 
 
 def _status(stage: Stage, code: int) -> Response:

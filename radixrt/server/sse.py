@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Self
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from radixrt.errors import RadixrtError
+from radixrt.errors import Aborted, RadixrtError
 from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_body
+from radixrt.server.running import current
 
 
 class ClientGone(Exception):
@@ -30,7 +31,7 @@ def event(data: bytes) -> bytes:
 
 @asynccontextmanager
 async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block when the client hangs up; it ends with ClientGone then.
+    """Cancel the block when the client hangs up, and when the request is aborted; it ends with ClientGone or Aborted.
 
     The request's body must have been read: after it the only thing that can still come is the disconnect.
     """
@@ -47,13 +48,18 @@ async def cancelled_when_gone(receive: Receive) -> AsyncIterator[None]:
         task.cancel()
 
     watcher = asyncio.create_task(watch())
+    running = current.get()
     try:
-        yield
+        with running.cancelling(task) if running is not None else nullcontext():
+            yield
     except asyncio.CancelledError:
-        if not gone:
+        aborted = running is not None and running.aborted
+        if not gone and not aborted:
             raise
         task.uncancel()
-        raise ClientGone from None
+        if gone:
+            raise ClientGone from None
+        raise Aborted("the request was aborted", code="aborted") from None
     finally:
         watcher.cancel()
 

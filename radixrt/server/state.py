@@ -23,6 +23,7 @@ from radixrt.results import CacheNode, EngineStats, ModelInfo
 from radixrt.server.metered import metered
 from radixrt.server.responses_store import ResponseStore
 from radixrt.server.restarts import Restarts
+from radixrt.server.running import Requests
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class ServerState:
     _restarts: Restarts | None = None
     _restarting: bool = False
 
+    requests: Requests = field(default_factory=Requests)
+    """Those that are being answered."""
     responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:

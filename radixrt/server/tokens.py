@@ -49,8 +49,18 @@ class DetokenizeAnswer(msgspec.Struct, kw_only=True):
     prompt: str
 
 
+class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    messages: list[InMessage]
+    model: str | None = None
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
 _TOKENIZE = decoder(TokenizeRequest)
 _DETOKENIZE = decoder(DetokenizeRequest)
+_APPLY = decoder(ApplyTemplateRequest)
 
 
 async def tokenize(request: Request) -> Response:
@@ -95,3 +105,20 @@ async def detokenize(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _DETOKENIZE, state.limits.body_bytes)
     return json_response(DetokenizeAnswer(prompt=await state.engine_for(body.model).adetokenize(body.tokens)))
+
+
+async def apply_template(request: Request) -> Response:
+    """A conversation as the text that the model's template makes of it."""
+    state: ServerState = request.app.state.radixrt
+    body = await read_body(request, _APPLY, state.limits.body_bytes)
+    if not body.messages:
+        raise InvalidRequest("messages must hold at least one message", param="messages")
+    prompt = prompt_of(
+        body.messages,
+        body.add_generation_prompt,
+        body.continue_final_message,
+        template_kwargs=body.chat_template_kwargs or {},
+        tools=body.tools,
+    )
+    made = await state.engine_for(body.model).atokenize(prompt)
+    return json_response(DetokenizeAnswer(prompt=made.text))
