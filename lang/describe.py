@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 ORIGINS = {
     "constant": "written by the program or the chat template",
     "cached": "the same, found in the prefix cache by the gen after it",
     "sampled": "generated",
+    "forced": "generated where the constraint left no other token",
     "selected": "chosen by select",
 }
+
+
+def parts(piece: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(origin, text) of a piece in parts: a generated one holds what was sampled and what was forced."""
+    text, at = piece["text"], 0
+    for start, end in piece.get("forced", []):
+        if start > at:
+            yield piece["origin"], text[at:start]
+        yield "forced", text[start:end]
+        at = end
+    if at < len(text):
+        yield piece["origin"], text[at:]
 
 
 def details(piece: dict[str, Any]) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from radixrt.lang.describe import ORIGINS, details, totals
+from radixrt.lang.describe import ORIGINS, details, parts, totals
 
 _STYLE = """
 .radixrt{font:14px/1.5 ui-monospace,monospace;color:#222;background:#fff;padding:8px}
 .radixrt .text{white-space:pre-wrap;overflow-wrap:anywhere;border-left:3px solid #ddd;padding-left:8px;margin:4px 0}
 .radixrt .branch{margin-left:20px}
 .radixrt .constant{color:#444}.radixrt .cached{color:#8a8a8a}
-.radixrt .sampled{background:#d9f2d9}.radixrt .selected{background:#d6e6ff}
+.radixrt .sampled{background:#d9f2d9}.radixrt .forced{background:#fff0c2}.radixrt .selected{background:#d6e6ff}
 .radixrt .error{color:#b00020}.radixrt .totals{color:#666}
 .radixrt summary{cursor:pointer;font-weight:bold}
 """
@@ -53,8 +53,9 @@ def _branch(trace: dict[str, Any], index: int) -> str:
     branch = trace["branches"][index]
     children = [i for i, other in enumerate(trace["branches"]) if other["parent"] == index]
     spans = "".join(
-        f'<span class="{piece["origin"]}" title="{escape(details(piece))}">{escape(piece["text"])}</span>'
+        f'<span class="{origin}" title="{escape(details(piece))}">{escape(text)}</span>'
         for piece in branch["pieces"]
+        for origin, text in parts(piece)
     )
     if not branch["pieces"]:
         spans = "".join(

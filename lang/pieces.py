@@ -24,6 +24,8 @@ class Event:
     completion_tokens: int = 0
     tokens: tuple[tuple[str, float | None], ...] = ()
     choices: tuple[tuple[str, float | None], ...] = ()
+    forced: tuple[tuple[int, int], ...] = ()
+    """Characters [start, end) of its text that a constraint forced."""
 
     def done(self, now_s: float, usage: Usage, choice: Choice | None = None) -> None:
         self.seconds = now_s - self.started_s
@@ -31,6 +33,8 @@ class Event:
         self.completion_tokens = usage.completion_tokens
         if choice is not None and choice.logprobs is not None:
             self.tokens = tuple((entry.token, entry.logprob) for entry in choice.logprobs)
+        if choice is not None:
+            self.forced = choice.forced
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from radixrt.lang.describe import ORIGINS, totals
+from radixrt.lang.describe import ORIGINS, parts, totals
 
-_STYLES = {"constant": "", "cached": "dim", "sampled": "green", "selected": "bold blue"}
+_STYLES = {"constant": "", "cached": "dim", "sampled": "green", "forced": "yellow", "selected": "bold blue"}
 
 
 def show(trace: dict[str, Any], console: Console | None = None) -> None:
@@ -27,7 +27,8 @@ def _add(tree: Tree, trace: dict[str, Any], index: int) -> None:
     branch = trace["branches"][index]
     text = Text()
     for piece in branch["pieces"]:
-        text.append(piece["text"], style=_STYLES[piece["origin"]])
+        for origin, part in parts(piece):
+            text.append(part, style=_STYLES[origin])
     if not branch["pieces"]:
         text.append("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in branch["messages"]))
     if branch["label"]:

@@ -5,12 +5,13 @@ index into branches, None for the trunk; a branch holds the text since its fork,
 which each branch tokenizes for itself. A piece is {origin, text} with
 origin
     constant  written by the program or the chat template
-    cached    the same, and found in the prefix cache (or computed by another request at the same time) by the gen after
-              it; not told of what stands before a select, whose counts are sums over its options
+    cached    the same, and found in the prefix cache (or computed by another request at the same time) by the gen or
+              the select after it
     sampled   generated
     selected  chosen by select
 and for the last two: variable, line, started_s and seconds (since the run began), prompt_tokens, cached_tokens,
-completion_tokens, and tokens [[text, logprob], ...] where gen asked for logprobs, or choices [[text, score], ...].
+completion_tokens, tokens [[text, logprob], ...] where gen asked for logprobs, forced [[start, end], ...] for the
+characters of its text that its constraint left no choice for, or choices [[text, score], ...].
 Where a conversation had to be rendered anew, all its text up to there counts as constant. Over a service without token
 ids nothing is known to be cached, and a conversation has messages and no pieces.
 """
@@ -114,7 +115,7 @@ def _cached_ends(context: Context, inherited: int, backend: Backend | None) -> d
     return {
         key: max(0, len(backend.detokenize(ids[: event.cached_tokens])) - hidden)
         for key, event in events.items()
-        if event.cached_tokens and event.origin == "sampled"
+        if event.cached_tokens
     }
 
 
@@ -137,6 +138,8 @@ def _event(event: Event) -> dict[str, Any]:
     }
     if event.tokens:
         fields["tokens"] = [list(token) for token in event.tokens]
+    if event.forced:
+        fields["forced"] = [list(span) for span in event.forced]
     if event.choices:
         fields["choices"] = [list(choice) for choice in event.choices]
     return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixrt.results import Choice, Delta, FinishReason, Generation, TokenLogprob, Usage
@@ -11,9 +12,24 @@ from radixrt.results import Choice, Delta, FinishReason, Generation, TokenLogpro
 class _Sample:
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    forced: list[tuple[int, int]] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+
+
+def joined_spans(spans: Iterable[tuple[int, int]], length: int) -> tuple[tuple[int, int], ...]:
+    """Spans in order, adjoining ones made one, and what lies behind `length` cut off."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        end = min(end, length)
+        if start >= end:
+            continue
+        if joined and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return tuple(joined)
 
 
 class Collector:
@@ -33,6 +49,7 @@ class Collector:
         sample = self._samples[delta.index]
         sample.text.append(delta.text)
         sample.ids.extend(delta.token_ids)
+        sample.forced.extend(delta.forced)
         if delta.logprobs is not None:
             sample.logprobs = [*(sample.logprobs or ()), *delta.logprobs]
         if delta.prompt_logprobs is not None:
@@ -52,6 +69,7 @@ class Collector:
                     token_ids=tuple(sample.ids),
                     finish_reason=sample.finish_reason or "abort",
                     stop_reason=sample.stop_reason,
+                    forced=joined_spans(sample.forced, sum(map(len, sample.text))),
                     logprobs=None if sample.logprobs is None else tuple(sample.logprobs),
                 )
                 for index, sample in enumerate(self._samples)

@@ -372,6 +372,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: int
     index: int
     ids: list[int] = []
+    forced: bool = False
+    """The constraint left one token alone: it would have come whatever the model thinks. Of the one token in `ids`."""
     logprobs: list[float] = []
     """One a token, where asked for; else empty."""
     top_ids: list[list[int]] = []

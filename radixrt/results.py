@@ -82,6 +82,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """The stop string or stop token id that ended the sample, None for the model's own end token."""
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    forced: tuple[tuple[int, int], ...] = ()
+    """Of this sample's text so far, in order: characters [start, end) of tokens, new with this delta, that the
+    constraint forced: no other token was possible."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    forced: tuple[tuple[int, int], ...] = ()
+    """Characters [start, end) of the text that the constraint forced, in order, none of them adjoining."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

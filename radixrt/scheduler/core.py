@@ -263,7 +263,7 @@ class Scheduler:
             row = item.row
             if isinstance(row, Row) and row.matcher is not None:
                 try:
-                    fill_lines(row.matcher, item.drafts, bitmask, line)
+                    item.forced = fill_lines(row.matcher, item.drafts, bitmask, line)
                 except RadixrtError as error:
                     bitmask[line : line + 1 + len(item.drafts)] = -1
                     self._fail(row.request, error)
@@ -306,7 +306,8 @@ class Scheduler:
         for i in range(1 + len(item.drafts)):
             guessed = i < len(item.drafts) and int(result.tokens[first + i]) == item.drafts[i]
             if row.state is not State.FINISHED:
-                self._take_token(row, result, first + i, computed=guessed or not item.drafts)
+                forced = i < len(item.forced) and item.forced[i]
+                self._take_token(row, result, first + i, computed=guessed or not item.drafts, forced=forced)
             self.stats.accepted_drafts += guessed
             if not guessed:
                 break
@@ -317,7 +318,7 @@ class Scheduler:
             row.own = []
             row.planned = row.in_tree
 
-    def _take_token(self, row: Row, result: StepResult, k: int, *, computed: bool) -> None:
+    def _take_token(self, row: Row, result: StepResult, k: int, *, computed: bool, forced: bool) -> None:
         """A sampled token: an end, or the next token of the output.
 
         `computed`: the first of the row's own slots holds this token, or will once a step under way is done.
@@ -352,7 +353,7 @@ class Scheduler:
                 self.cache.release(row.own[:1])
             del row.own[:1]
             row.in_tree += 1
-        self._deltas.append(token_delta(row, token, result, k))
+        self._deltas.append(token_delta(row, token, result, k, forced))
         if row.matcher is not None and row.matcher.must_stop:
             self._finish(row, "stop")
         elif row.output >= request.max_tokens:

@@ -7,6 +7,8 @@ depends on seed and position alone), and counts only while the guesses before it
 
 from __future__ import annotations
 
+import numpy as np
+
 from radixrt.grammar import Bitmask, Matcher, TokenRefused
 from radixrt.scheduler.requests import Row
 
@@ -25,8 +27,9 @@ def drafts_for(row: Row, most: int) -> list[int]:
     return row.matcher.forced()[:most]
 
 
-def fill_lines(matcher: Matcher, drafts: list[int], bitmask: Bitmask, first: int) -> None:
-    """Masks of a row and its guesses: line `first` for the next token, each further one behind one more guess.
+def fill_lines(matcher: Matcher, drafts: list[int], bitmask: Bitmask, first: int) -> list[bool]:
+    """Masks of a row and its guesses: line `first` for the next token, each further one behind one more guess. For each
+    line, whether it leaves one token alone.
 
     A guess that the constraint does not take cannot be sampled either: what stands behind it never counts.
     """
@@ -41,3 +44,6 @@ def fill_lines(matcher: Matcher, drafts: list[int], bitmask: Bitmask, first: int
         bitmask[first + 1 + taken : first + 1 + len(drafts)] = -1
     finally:
         matcher.rollback(taken)
+    bits = np.bitwise_count(bitmask[first : first + 1 + len(drafts)].view(np.uint32))
+    left: list[bool] = (bits.sum(axis=1, dtype=np.int64) == 1).tolist()
+    return left

@@ -66,15 +66,16 @@ def prompt_scores(request: Request) -> PromptScores | None:
     )
 
 
-def token_delta(row: Row, token: int, result: StepResult, k: int) -> TokenDelta:
+def token_delta(row: Row, token: int, result: StepResult, k: int, forced: bool) -> TokenDelta:
     """One new token of a row, the k-th that the step sampled, with the log-probabilities that were asked for."""
     wanted = row.request.sampling.logprobs
     if wanted is None:
-        return TokenDelta(request_id=row.request.id, index=row.index, ids=[token])
+        return TokenDelta(request_id=row.request.id, index=row.index, ids=[token], forced=forced)
     return TokenDelta(
         request_id=row.request.id,
         index=row.index,
         ids=[token],
+        forced=forced,
         logprobs=[float(result.logprobs[k])],
         top_ids=[result.top_ids[k, :wanted].tolist()],
         top_logprobs=[result.top_logprobs[k, :wanted].tolist()],

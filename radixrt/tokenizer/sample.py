@@ -27,13 +27,15 @@ class Step:
     text: str = ""
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    forced: list[tuple[int, int]] = field(default_factory=list)
+    """Characters of the sample's text that the constraint forced, a token each."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     stop_keep: int | None = None
     """The sample matched a stop string within its first `stop_keep` tokens, and the scheduler does not know yet."""
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.ids or self.logprobs or self.finish_reason)
+        return bool(self.text or self.ids or self.logprobs or self.forced or self.finish_reason)
 
 
 class Sample:
@@ -69,18 +71,22 @@ class Sample:
             return Step()
         was_matched = scanner.match is not None
         text = ""
+        forced: list[tuple[int, int]] = []
         for i, token in enumerate(delta.ids):
             if scanner.match is not None:
                 break
             self._ids.append(token)
             if self._wants_logprobs and self._detokenizer.shows(token):
                 self._entries.append((scanner.seen, self._entry(delta, i)))
+            before = scanner.seen
             text += scanner.push(self._detokenizer.push(token))
+            if delta.forced and scanner.seen > before:
+                forced.append((before, scanner.seen))
         done = delta.finish_reason is not None
         if done and scanner.match is None:
             text += scanner.finish(self._detokenizer.flush())
         match = scanner.match
-        step = Step(text=text, ids=self._take_ids(), logprobs=self._take_entries(done))
+        step = Step(text=text, ids=self._take_ids(), logprobs=self._take_entries(done), forced=forced)
         if match is not None and not was_matched and not done:
             step.stop_keep = match.keep
         if done:
@@ -95,6 +101,7 @@ class Sample:
         self._texts.append(step.text)
         kept.ids += step.ids
         kept.logprobs += step.logprobs
+        kept.forced += step.forced
         if step.finish_reason is None:
             return None
         kept.text = "".join(self._texts)
@@ -110,6 +117,7 @@ class Sample:
             logprobs=tuple(step.logprobs) if self._wants_logprobs else None,
             finish_reason=step.finish_reason,
             stop_reason=step.stop_reason,
+            forced=tuple(step.forced),
         )
 
     def _entry(self, delta: TokenDelta, i: int) -> TokenLogprob:

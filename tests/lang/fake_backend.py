@@ -13,6 +13,8 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 
+import msgspec
+
 from radixrt.backend import Tokens
 from radixrt.choosing import selection
 from radixrt.errors import InvalidRequest
@@ -119,6 +121,8 @@ class FakeBackend:
         self.heals: dict[str, Sequence[str]] = {}
         self.probes: list[tuple[list[int], str, SamplingParams]] = []
         self.cached = 0
+        self.forced: tuple[tuple[int, int], ...] = ()
+        """What every answer says of its text."""
         self.cancelled: list[str] = []
         self.active = 0
         self.peak = 0
@@ -218,6 +222,7 @@ class FakeBackend:
                 self.active -= 1
         answer = constraint.choices[0] if constraint and constraint.kind == "choice" else self.script(text)
         choices = tuple(_choice(i, answer if i == 0 else f"{answer}#{i}", params) for i in range(params.n))
+        choices = tuple(msgspec.structs.replace(choice, forced=self.forced) for choice in choices)
         completion = sum(len(choice.token_ids) for choice in choices)
         return Generation(
             choices=choices,

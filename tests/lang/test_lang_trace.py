@@ -14,6 +14,7 @@ from rich.console import Console
 
 from radixrt.errors import GenerationFailed
 from radixrt.lang import ProgramError, ProgramState, assistant, function, gen, select, user
+from radixrt.lang.describe import ORIGINS, parts
 from radixrt.lang.page import page
 from radixrt.lang.terminal import show
 from radixrt.lang.trace import record_runs, trace_of
@@ -79,9 +80,29 @@ def test_what_a_select_read_is_counted_with_its_choice() -> None:
     def program(s):
         s += "One two" + select("x", ["a", "b"])
 
-    before, chosen = program.run(backend=backend).trace["branches"][0]["pieces"]
-    assert (before["origin"], before["text"]) == ("constant", "One two")
+    read, before, chosen = program.run(backend=backend).trace["branches"][0]["pieces"]
+    assert (read["origin"], read["text"], before["origin"], before["text"]) == ("cached", "One", "constant", " two")
     assert chosen["cached_tokens"] == 3 and chosen["prompt_tokens"] == len(encode("One two")) + 2
+
+
+def test_forced_text_is_told_apart(backend: FakeBackend) -> None:
+    backend.script = lambda text: '{"a": 5}'
+    backend.forced = ((0, 6), (7, 8))
+
+    @function
+    def program(s):
+        s += "Give: " + gen("x", regex=r'\{"a": [0-9]\}')
+
+    state = program.run(backend=backend)
+    assert state.meta("x").samples[0].forced == ((0, 6), (7, 8))
+    piece = state.trace["branches"][0]["pieces"][-1]
+    assert piece["forced"] == [[0, 6], [7, 8]]
+    assert list(parts(piece)) == [("forced", '{"a": '), ("sampled", "5"), ("forced", "}")]
+    html = state._repr_html_()
+    assert '<span class="forced"' in html and ">5</span>" in html
+    console = Console(record=True, width=80, color_system="truecolor", file=io.StringIO())
+    show(state.trace, console)
+    assert "forced" in console.export_text()
 
 
 def test_a_failed_run_has_a_trace_too(backend: FakeBackend) -> None:
@@ -143,7 +164,7 @@ def test_the_page_stands_alone_and_runs_nothing_of_the_text(backend: FakeBackend
     state = run(backend)
     whole = parsed(page([state.trace], "a <title>"))
     assert not whole.fetched and "script" not in page([], "x")
-    shown = [(kind, text) for kind, text in whole.spans if text not in ("constant", "cached", "sampled", "selected")]
+    shown = [(kind, text) for kind, text in whole.spans if text not in ORIGINS]
     assert ("sampled", "<i>gone</i>") in shown and ("constant", "Once <b>") in shown
     title = next(t for t, span in zip(whole.titles, whole.spans, strict=True) if span == ("selected", state["y"]))
     assert title.startswith("selected: y (test_lang_trace.py:") and f"{state.meta('y').scores[0]:.3f}" in title

@@ -105,7 +105,7 @@ def test_a_pattern_ends_a_gen_where_its_match_begins(engine: Engine) -> None:
 
     state = program.run(backend=engine)
     assert state["x"] == free[: match.start()]
-    assert state.meta("x").finish_reason == "stop" and state.meta("x").choices[0].stop_reason == pattern
+    assert state.meta("x").finish_reason == "stop" and state.meta("x").stop_reason == pattern
     assert state.text().startswith(prompt + state["x"] + "!")
     parts = list(engine.stream(prompt, SamplingParams(temperature=0, max_tokens=40, stop_regex=pattern)))
     assert "".join(part.text for part in parts) == state["x"]

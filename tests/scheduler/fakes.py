@@ -277,6 +277,7 @@ class Rig:
         self.scheduler = make_scheduler(kv_tokens, self.clock, **overrides)
         self.runner = FakeRunner()
         self.texts: dict[tuple[int, int], list[int]] = {}
+        self.forced: dict[tuple[int, int], list[bool]] = {}
         self.reasons: dict[tuple[int, int], str] = {}
         self.usage: dict[int, object] = {}
         self.errors: dict[int, str] = {}
@@ -370,6 +371,7 @@ class Rig:
                     key = (delta.request_id, delta.index)
                     assert key not in self.reasons, "a token came after the end"
                     self.texts.setdefault(key, []).extend(delta.ids)
+                    self.forced.setdefault(key, []).extend([delta.forced] * len(delta.ids))
                     if delta.finish_reason:
                         self.reasons[key] = delta.finish_reason
                     if delta.usage is not None:

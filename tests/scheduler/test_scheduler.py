@@ -182,6 +182,16 @@ def test_stop_tokens_wait_until_the_grammar_accepts() -> None:
     assert not set(rig.texts[number, 0]) & set(stops)
 
 
+@pytest.mark.parametrize("max_drafts", [0, 8])
+def test_tokens_that_could_not_be_others_are_told(max_drafts: int) -> None:
+    rig = Rig(2000, max_drafts=max_drafts)
+    number, free = rig.submit([7, 1], constraint="even 12", max_tokens=60, seed=1), rig.submit([7, 1], max_tokens=9)
+    rig.run()
+    count = len(rig.texts[number, 0])
+    assert rig.forced[number, 0] == [i % 5 in (1, 2, 3) and i < 12 for i in range(count)] and count >= 12
+    assert not any(rig.forced[free, 0])
+
+
 @pytest.mark.parametrize("kv_tokens", [120, 4000])
 def test_what_a_constraint_forces_is_guessed_and_changes_nothing(kv_tokens: int) -> None:
     steps = {}

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixrt.checkpoint import Vocabulary
+from radixrt.collect import Collector
 from radixrt.messages import TokenDelta
 from radixrt.params import SamplingParams
 from radixrt.tokenizer.sample import Sample, Step
@@ -110,3 +111,21 @@ def test_logprobs_are_those_of_tokens_that_carry_text(
     steps = feed(sample, [[i] for i in ids], logprobs=True)
     assert text_of(steps) == text and ids_of(steps) == ids
     assert len([entry for step in steps for entry in step.logprobs]) == tokens
+
+
+def test_forced_characters_are_those_of_the_forced_tokens(vocabulary: Vocabulary) -> None:
+    ids = [vocabulary.encode(text)[0] for text in ("{", "a", "b", "}", ";")]
+    flags = [True, False, True, True, True]
+    for stop, stream in (((), True), ((";",), True), ((), False)):
+        sample = Sample(0, vocabulary, SamplingParams(stop=stop), strip_space=False)
+        collector = Collector(1)
+        deltas = [TokenDelta(request_id=1, index=0, ids=[i], forced=flag) for i, flag in zip(ids, flags, strict=True)]
+        for delta in [*deltas, TokenDelta(request_id=1, index=0, finish_reason="stop")]:
+            step: Step | None = sample.step(delta)
+            if not stream and step is not None:
+                step = sample.collect(step)
+            if step is not None:
+                collector.add(sample.delta(step))
+        (choice,) = collector.generation().choices
+        assert choice.text == ("{ab}" if stop else "{ab};")
+        assert choice.forced == ((0, 1), (2, len(choice.text)))
