@@ -286,7 +286,8 @@ class Programs:
         rows = self._scheduler.rows
         rows.waiting.extend(request.rows)
         row = request.rows[0]
-        started = not rows.full and rows.admit(row, self._scheduler.clock())
+        self._scheduler.tiering.arrived([row], now := self._scheduler.clock())
+        started = not (rows.full or rows.waiting.parked(row)) and rows.admit(row, now)
         self._let_go(program)
         if not started:
             return

@@ -99,6 +99,9 @@ class WaitingQueue:
             shared = common_prefix(entry.tokens, leader.tokens, row.match_limit)
             heapq.heappush(self._groups.setdefault(leader, []), (shared, entry.number, entry))
 
+    def parked(self, row: Row) -> bool:
+        return row in self._entries and self._entries[row].parked
+
     def wake(self, row: Row) -> None:
         """The row is a candidate again; one that is not parked is ignored."""
         entry = self._entries.get(row)

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
-from radixrt.results import EngineStats
+from radixrt.results import EngineStats, TierStats
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -38,6 +38,20 @@ COUNTERS = {
     "grammar_compiles": ("grammar_compiles", "Constraints compiled."),
     "grammar_cache_hits": ("grammar_cache_hits", "Constraints found compiled."),
     "grammar_compile_seconds": ("grammar_compile_s", "Time spent compiling constraints."),
+}
+TIER_GAUGES = {
+    "tokens": ("tokens", "Tokens that the tier holds."),
+    "used_bytes": ("used_bytes", "Bytes that it takes."),
+    "capacity_bytes": ("capacity_bytes", "Bytes that it may take."),
+}
+TIER_COUNTERS = {
+    "stored_tokens": ("stored", "Tokens copied from the pool to the tier."),
+    "refused_tokens": ("refused", "Tokens that could not be: the disk is full or too slow."),
+    "restored_tokens": ("restored", "Tokens brought back into the pool."),
+    "prefetches": ("prefetches", "Prefetches begun for waiting requests."),
+    "prefetch_hits": ("prefetch_hits", "Of these, those that brought all they were asked for."),
+    "prefetches_given_up": ("given_up", "Requests that stopped waiting for a prefetch, since computing was faster."),
+    "errors": ("errors", "Failed calls of the tier, broken chunks included."),
 }
 SUMMARIES = {
     "queue_seconds": ("queue_s", "From arrival to the first planned step."),
@@ -77,6 +91,13 @@ def exposition(http: HttpMetrics, stats: EngineStats | None) -> tuple[bytes, str
     return generate_latest(registry) + generate_latest(http.registry), CONTENT_TYPE_LATEST
 
 
+def _tier(tier: TierStats) -> Iterator[Metric]:
+    for name, (field, text) in TIER_GAUGES.items():
+        yield GaugeMetricFamily(f"radixrt_tier_{name}", text, value=getattr(tier, field))
+    for name, (field, text) in TIER_COUNTERS.items():
+        yield CounterMetricFamily(f"radixrt_tier_{name}", text, value=getattr(tier, field))
+
+
 class _EngineCollector(Collector):
     def __init__(self, stats: EngineStats | None) -> None:
         self._stats = stats
@@ -95,9 +116,12 @@ class _EngineCollector(Collector):
         prompt = CounterMetricFamily(
             "radixrt_prompt_tokens", "Prompt tokens by where they came from.", labels=["source"]
         )
-        prompt.add_metric(["cached"], stats.cached_tokens)
+        prompt.add_metric(["cached"], stats.cached_tokens - stats.restored_tokens)
+        prompt.add_metric(["restored"], stats.restored_tokens)
         prompt.add_metric(["computed"], stats.prompt_tokens - stats.cached_tokens)
         yield prompt
+        if stats.tier is not None:
+            yield from _tier(stats.tier)
         finished = CounterMetricFamily("radixrt_requests_finished", "Requests ended, by reason.", labels=["reason"])
         for reason in sorted({*FINISH_REASONS, *stats.finished}):
             finished.add_metric([reason], stats.finished.get(reason, 0))

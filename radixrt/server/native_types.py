@@ -13,7 +13,7 @@ import numpy as np
 
 from radixrt.messages import ChatPrompt, TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
-from radixrt.results import ModelInfo
+from radixrt.results import ModelInfo, TierStats
 
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """Whether it is in the vocabulary the engine says."""
@@ -71,6 +71,8 @@ class ServerInfo(Body, kw_only=True, frozen=True):
     version: str
     served_model_name: str
     model: ModelInfo
+    tier: TierStats | None = None
+    """Where KV goes that the pool has no room for; null: nowhere."""
 
 
 def to_json(value: Any) -> bytes:

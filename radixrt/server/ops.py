@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 import radixrt
 from radixrt.errors import InvalidRequest, NotFound, RadixrtError
-from radixrt.results import CacheNode
+from radixrt.results import CacheNode, TierStats
 from radixrt.server import callers
 from radixrt.server.body import decoder, read_body
 from radixrt.server.metrics import exposition
@@ -24,6 +24,8 @@ class Status(msgspec.Struct, frozen=True):
 class CacheTree(msgspec.Struct, frozen=True):
     nodes: list[CacheNode]
     """Depth first."""
+    tier: TierStats | None = None
+    """What lies behind the tree, of all namespaces together; null where nothing does."""
 
 
 class Flushed(msgspec.Struct, frozen=True):
@@ -59,13 +61,19 @@ async def server_info(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     info = state.engine.info
     return json_response(
-        ServerInfo(version=radixrt.__version__, served_model_name=state.served_name or info.name, model=info)
+        ServerInfo(
+            version=radixrt.__version__,
+            served_model_name=state.served_name or info.name,
+            model=info,
+            tier=(await state.engine.astats()).tier,
+        )
     )
 
 
 async def cache(request: Request) -> Response:
-    """The prefix tree: depth, tokens, hits, locks, age, and how each node's text begins."""
-    return json_response(CacheTree(nodes=await request.app.state.radixrt.engine.atree()))
+    """The prefix tree: depth, tokens, hits, locks, age, and how each node's text begins; and what the tier holds."""
+    engine = request.app.state.radixrt.engine
+    return json_response(CacheTree(nodes=await engine.atree(), tier=(await engine.astats()).tier))
 
 
 async def flush_cache(request: Request) -> Response:

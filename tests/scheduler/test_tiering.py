@@ -11,6 +11,7 @@ from radixrt.messages import Namespace
 from radixrt.scheduler.tiering import TRIES
 from radixrt.tiers.keys import CHUNK, chunk_keys
 from tests.scheduler.fakes import expected
+from tests.scheduler.test_segments import begin, segment
 from tests.scheduler.tier_rig import TierRig, prompt
 
 A, B = prompt(1, 300), prompt(2, 300)
@@ -247,6 +248,17 @@ def test_prefetches_leave_room_for_what_runs():
     assert rig.text(number) == expected(A, 4, 2)[0]
     assert rig.tiering.counts.prefetches <= 2 * TRIES + 1
     idle(rig)
+
+
+def test_a_program_begins_over_what_comes_back():
+    rig = TierRig(400)
+    ask(rig, A)
+    ask(rig, B)
+    part = segment(A, seed=7, max_tokens=8)
+    begin(rig, [part])
+    rig.run()
+    assert rig.tiering.counts.hits == 1 and rig.tiering.counts.restored
+    assert rig.text(part.request_id) == expected(A, 8, 7)[0]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,8 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from radixrt.errors import EngineDead, StartupError
+from radixrt.results import EngineStats, TierStats
 from radixrt.server.app import create_app
 from radixrt.server.keys import keys_of
+from radixrt.server.metrics import HttpMetrics, exposition
 from radixrt.server.serve import bind, serve, url_of
 from radixrt.server.state import Limits
 
@@ -130,7 +132,26 @@ def test_metrics_count_by_route_and_reason(served: Served) -> None:
     cached, queries = after["radixrt_prefix_hits_tokens_total"], after["radixrt_prefix_queries_tokens_total"]
     assert (cached, queries) == (served.backend.cached_tokens, served.backend.prompt_tokens) and cached > 0
     assert after["radixrt_prompt_tokens_total|cached"] + after["radixrt_prompt_tokens_total|computed"] == queries
+    assert after["radixrt_prompt_tokens_total|restored"] == 0 and not any("_tier_" in name for name in after)
     assert after["radixrt_time_to_first_token_seconds_sum"] == 0.5
+
+
+def test_metrics_of_a_tier() -> None:
+    tier = TierStats(
+        kind="disk", tokens=160, used_bytes=9000, capacity_bytes=10_000, stored=320, refused=16, restored=48,
+        prefetches=3, prefetch_hits=2, given_up=1, errors=4,
+    )  # fmt: skip
+    stats = EngineStats(prompt_tokens=100, cached_tokens=60, restored_tokens=48, tier=tier)
+    page = exposition(HttpMetrics(), stats)[0].decode()
+    for line in (
+        "radixrt_tier_tokens 160.0", "radixrt_tier_used_bytes 9000.0", "radixrt_tier_capacity_bytes 10000.0",
+        "radixrt_tier_stored_tokens_total 320.0", "radixrt_tier_refused_tokens_total 16.0",
+        "radixrt_tier_restored_tokens_total 48.0", "radixrt_tier_prefetches_total 3.0",
+        "radixrt_tier_prefetch_hits_total 2.0", "radixrt_tier_prefetches_given_up_total 1.0",
+        "radixrt_tier_errors_total 4.0", 'radixrt_prompt_tokens_total{source="cached"} 12.0',
+        'radixrt_prompt_tokens_total{source="restored"} 48.0', 'radixrt_prompt_tokens_total{source="computed"} 40.0',
+    ):  # fmt: skip
+        assert line in page.splitlines()
 
 
 def test_the_body_is_bounded() -> None:
