@@ -16,7 +16,7 @@ from starlette.responses import Response
 import radixrt
 from radixrt.errors import RadixrtError
 from radixrt.results import ModelInfo
-from radixrt.server import anthropic, models, native, ollama, ollama_types, ops, responses, tokens
+from radixrt.server import anthropic, models, native, ollama, ollama_types, ops, page_routes, responses, tokens
 from radixrt.server.anthropic_types import CountTokensRequest, MessagesRequest
 from radixrt.server.callers import Callers
 from radixrt.server.errors import on_http_exception, on_radixrt_error
@@ -72,6 +72,7 @@ ROUTES = (
     Route("POST", "/score", native.score, ScoreRequest),
     Route("POST", "/encode", native.encode, EncodeRequest),
     Route("POST", "/decode", native.decode, DecodeRequest),
+    *(Route("GET", path, page_routes.page, access="open") for path in page_routes.FILES),
     Route("POST", "/apply-template", tokens.apply_template, tokens.ApplyTemplateRequest),
     Route("POST", "/abort", ops.abort, ops.AbortRequest),
     Route("GET", "/health", ops.health, access="open"),

@@ -56,12 +56,20 @@ def test_the_table_in_the_readme_is_what_the_server_does() -> None:
 
 
 def test_no_route_is_open_by_accident() -> None:
-    assert {route.path for route in ROUTES if route.access == "open"} <= {"/health", "/"}
+    assert {route.path for route in ROUTES if route.access == "open"} <= {"/health", "/", "/page.css", "/page.js"}
     declared = {route.path for route in ROUTES}
     backend = FakeBackend()
     extra = {getattr(route, "path", "") for route in create_app(backend).routes} - declared
     with serving(backend, backend, keys=keys_of(["client-key-1234"])) as served:
-        for path in (*extra, "/nothing", "/health/", "//health", "/health/../metrics", "/%2e/health", "/HEALTH"):
+        for path in (
+            *extra,
+            "/nothing",
+            "/health/",
+            "//health/metrics",
+            "/health/../metrics",
+            "/%2e/health",
+            "/HEALTH",
+        ):
             assert served.http.get(path).status_code == 401, path
 
 
