@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from pathlib import Path
 
 import msgspec
 
 from radixrt.checkpoint import Checkpoint
 from radixrt.config import RunnerConfig
+from radixrt.errors import StartupError
 from radixrt.runner.pool import PoolShape
 from radixrt.tiers import CHUNK, DiskTier, HostTier, LayeredTier, Tier
 from radixrt.tiers.fingerprint import Fingerprint, weights_hash
+
+log = logging.getLogger(__name__)
 
 
 def hash_weights(config: RunnerConfig, checkpoint: Checkpoint) -> str | None:
@@ -27,7 +32,7 @@ def open_tier(
 ) -> Tier | None:
     """The tier of an engine, None where none is asked for. `weights`: the form in which matrices are multiplied.
 
-    StartupError where a cache directory cannot be used.
+    StartupError where a cache directory cannot be used; one on a full disk is done without.
     """
     chunk_bytes = CHUNK * shape.token_bytes
     host = HostTier(chunk_bytes, config.cache_host_bytes) if config.cache_host_bytes else None
@@ -42,5 +47,11 @@ def open_tier(
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
     )
-    disk = DiskTier(Path(config.cache_dir).expanduser(), fingerprint, chunk_bytes, config.cache_dir_bytes)
+    try:
+        disk = DiskTier(Path(config.cache_dir).expanduser(), fingerprint, chunk_bytes, config.cache_dir_bytes)
+    except StartupError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.warning("%s; serving goes on without it", error.message)
+        return host
     return disk if host is None else LayeredTier(host, disk)

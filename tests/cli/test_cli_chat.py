@@ -43,6 +43,7 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "--served-model-name n --tokenizer t --chat-template c --dtype bfloat16 --weights int8 --threads 3 "
         "--max-model-len 99 --kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 "
         "--policy fcfs --no-prefix-cache --max-wait-s 2.5 "
+        "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 "
         "--no-fair --namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
         "--start-timeout-s 7 --seed 1 --max-tokens 9 --temperature 0 --top-p 0.5"
     ).split()
@@ -53,7 +54,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "served_model_name": "n", "tokenizer": "t", "chat_template": "c", "dtype": "bfloat16",
         "weights": "int8", "threads": 3,
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
-        "policy": "fcfs", "prefix_cache": False, "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
+        "policy": "fcfs", "prefix_cache": False,
+        "cache_dir": "d", "cache_dir_bytes": 5_000_000, "cache_host_bytes": 7, "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
         "lookahead": 0, "max_drafts": 3, "check": True,
         "log_level": "info", "log_format": "text", "start_timeout_s": 7.0,
     }  # fmt: skip

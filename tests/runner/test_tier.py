@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 
 import numpy as np
 import pytest
 import torch
 
+from radixrt.checkpoint import open_checkpoint
+from radixrt.config import RunnerConfig
+from radixrt.errors import StartupError
 from radixrt.messages import TierDone, TierWork
 from radixrt.runner import tier as room
+from radixrt.runner.pool import PoolShape
 from radixrt.runner.tier import GROUP, TierWorker, copy_in, copy_out
+from radixrt.runner.tier_open import open_tier
 from radixrt.tiers import CHUNK, KEY_BYTES, HostTier, TierError
 
 SLOTS = 40 * CHUNK
@@ -159,3 +166,27 @@ def test_whatever_a_tier_raises_every_order_is_answered(monkeypatch, caplog, err
     monkeypatch.undo()
     bench.worker.take(work(2, save={1: 0}))
     assert np.array_equal(bench.answer().stored, keys(1))
+
+
+@pytest.mark.parametrize(("code", "starts"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+def test_an_engine_starts_without_a_directory_that_has_no_room(tiny_path, tmp_path, monkeypatch, caplog, code, starts):
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    config = RunnerConfig(
+        model_path="", dtype="float32", threads=1, context_length=None, kv_tokens=None, runner_address="", ipc_dir="",
+        log_level="info", cache_dir=str(tmp_path / "kv"), cache_dir_bytes=1 << 20,
+    )  # fmt: skip
+    shape = PoolShape(layers=1, kv_heads=1, head_dim=8, dtype=torch.float32)
+    checkpoint = open_checkpoint(tiny_path)
+    if starts:
+        assert open_tier(config, checkpoint, shape, "as loaded", "0" * 32) is None
+        assert "No space left" in caplog.text and "serving goes on" in caplog.text
+    else:
+        with pytest.raises(StartupError, match="Read-only"):
+            open_tier(config, checkpoint, shape, "as loaded", "0" * 32)
+    monkeypatch.undo()
+    tier = open_tier(config, checkpoint, shape, "as loaded", "0" * 32)
+    assert tier is not None and tier.kind == "disk"
+    tier.close()
