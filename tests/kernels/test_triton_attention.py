@@ -276,3 +276,25 @@ def test_a_chunk_that_is_given_makes_a_rows_result_independent_of_its_neighbours
         plan = plans.make_plan(each.layout(), group=2, kv_heads=2, window=None, chunk=32).to(torch.device("cpu"))
         out.append(ops.attend(q, x.keys, x.values, plan, 0.25))
     assert torch.equal(out[0][:1], out[1])
+
+
+def test_a_plan_in_static_buffers_is_refilled_for_every_step() -> None:
+    """As a graph replays: the same tensors, programs for the largest step, smaller steps in between."""
+    from radixrt.kernels.triton.graphs import PlanBuffers
+
+    room = PlanBuffers(tokens=3, slots=200, items={16: 12}, parts=12, device=torch.device("cpu"))
+    out = torch.empty(3, 4, 16)
+    for tree in (make([(70, 1), (40, 1), (3, 1)]), make([(3, 1)]), make([(5, 1), (0, 1)], [(34, 0, 2)])):
+        layout = tree.layout()
+        x = inputs(tree, 4, 2, 16, torch.float32, 0)
+        count = len(x.q)
+        q = torch.nn.functional.pad(x.q, (0, 0, 0, 0, 0, 3 - count))
+        room.load(plans.make_plan(layout, group=2, kv_heads=2, window=None))
+        out.fill_(float("nan"))
+        ops.attend(q, x.keys, x.values, room.plan, 0.25, out=out)
+        assert error(out[:count], truth(layout, x, 0.25)) < 1e-5
+        assert out[count:].isnan().all()
+    large = plans.make_plan(make([(180, 1), (40, 1), (3, 1)]).layout(), group=2, kv_heads=2, window=None)
+    assert not room.fits(large)
+    with pytest.raises(ValueError, match="without the graph"):
+        room.load(large)

@@ -1,0 +1,79 @@
+"""A plan in memory that stays where it is, for CUDA graphs: captured once, filled anew for every step."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from radixrt.kernels.triton.plan import FIELDS, AttentionPlan, Host
+
+
+class PlanBuffers:
+    """Room for the plans of steps of `tokens` new tokens; `plan` is what a graph captures `attend` with.
+
+    What a step leaves of the room is items of no tokens, and merges of nothing: their programs end at once. A step whose
+    plan needs more than there is does not fit, and runs without the graph.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: int,
+        slots: int,
+        items: dict[int, int],
+        parts: int,
+        device: torch.device,
+    ) -> None:
+        """`slots`: of the index, all rows' contexts together; `items`: tile height -> how many; `parts`: partial results."""
+        self._sizes = {
+            "index": slots, "positions": tokens, "merged": tokens, "merge_starts": tokens + 1, "merge_parts": parts,
+            **{f"items {height}": count * FIELDS for height, count in items.items()},
+        }  # fmt: skip
+        total = sum(self._sizes.values())
+        self._staged = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._flat = torch.zeros(total, dtype=torch.int32, device=device)
+        host = dict(zip(self._sizes, self._staged.split(list(self._sizes.values())), strict=True))
+        self._host: dict[str, np.ndarray] = {name: part.numpy() for name, part in host.items()}
+        own = dict(zip(self._sizes, self._flat.split(list(self._sizes.values())), strict=True))
+        self._heights = sorted(items)
+        self.plan = AttentionPlan(
+            index=own["index"],
+            items={height: own[f"items {height}"].view(-1, FIELDS) for height in self._heights},
+            positions=own["positions"],
+            ancestors=None,
+            parts=parts,
+            merged=own["merged"],
+            merge_starts=own["merge_starts"],
+            merge_parts=own["merge_parts"],
+        )
+
+    def fits(self, plan: Host) -> bool:
+        """Whether `load` can take it."""
+        arrays = self._arrays(plan)
+        return (
+            plan.ancestors is None
+            and plan.parts <= self.plan.parts
+            and all(name in self._sizes and array.size <= self._sizes[name] for name, array in arrays.items())
+        )
+
+    def load(self, plan: Host) -> None:
+        """Copy a plan over the last one, in the current stream, without waiting: one upload from pinned memory.
+
+        The caller must not load again before that upload is done (two `PlanBuffers` in turn, or an event). ValueError
+        where it does not fit.
+        """
+        if not self.fits(plan):
+            raise ValueError("the step's plan is larger than the graph's buffers: run it without the graph")
+        for array in self._host.values():
+            array[:] = 0
+        for name, array in self._arrays(plan).items():
+            self._host[name][: array.size] = array.reshape(-1)
+        self._host["merge_starts"][len(plan.merged) :] = len(plan.merge_parts)
+        self._flat.copy_(self._staged, non_blocking=True)
+
+    def _arrays(self, plan: Host) -> dict[str, np.ndarray]:
+        items = {f"items {height}": array for height, array in plan.items.items()}
+        return {
+            "index": plan.index, "positions": plan.positions, "merged": plan.merged,
+            "merge_starts": plan.merge_starts, "merge_parts": plan.merge_parts, **items,
+        }  # fmt: skip
