@@ -11,8 +11,8 @@ from radixrt.kernels.triton.plan import FIELDS, AttentionPlan, Host
 class PlanBuffers:
     """Room for the plans of steps of `tokens` new tokens; `plan` is what a graph captures `attend` with.
 
-    What a step leaves of the room is items of no tokens, and merges of nothing: their programs end at once. A step whose
-    plan needs more than there is does not fit, and runs without the graph.
+    What a step leaves of the room is items of no tokens, and merges of nothing: their programs end at once. A step
+    whose plan needs more than there is does not fit, and runs without the graph.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class PlanBuffers:
         parts: int,
         device: torch.device,
     ) -> None:
-        """`slots`: of the index, all rows' contexts together; `items`: tile height -> how many; `parts`: partial results."""
+        """`slots`: of the index, all contexts together; `items`: tile height -> how many; `parts`: partial results."""
         self._sizes = {
             "index": slots, "positions": tokens, "merged": tokens, "merge_starts": tokens + 1, "merge_parts": parts,
             **{f"items {height}": count * FIELDS for height, count in items.items()},

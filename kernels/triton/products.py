@@ -86,8 +86,10 @@ def _add_splits(parts, bias, out, size, N, splits, BIAS: tl.constexpr, BLOCK: tl
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < size
     acc = tl.zeros([BLOCK], tl.float32)
-    for split in range(splits):
-        acc += tl.load(parts + split.to(tl.int64) * size + at, mask=mask, other=0.0)
+    part = parts + at
+    for _ in range(splits):
+        acc += tl.load(part, mask=mask, other=0.0)
+        part += size
     if BIAS:
         acc += tl.load(bias + at % N, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + at, narrow(acc, out.dtype.element_ty), mask=mask)

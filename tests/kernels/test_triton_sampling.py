@@ -25,7 +25,7 @@ V = 200
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks a row, the last of them ragged."""
-    monkeypatch.setattr(sampling, "_BLOCK", 64)
+    monkeypatch.setattr(sampling, "_BLOCK", 128)
 
 
 def rules(rows: int, **changed: Any) -> Rules:
