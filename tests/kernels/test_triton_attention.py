@@ -101,10 +101,10 @@ def with_parents(tree: Tree, parents: np.ndarray) -> AttentionLayout:
 
 
 def run_trees(long: bool, **strategies: st.SearchStrategy) -> None:
-    """`check` on drawn steps: 12, or 400 with --long."""
+    """`check` on drawn steps: 9, or 400 with --long."""
 
     @settings(
-        max_examples=400 if long else 12, deadline=None, derandomize=not long, database=None,
+        max_examples=400 if long else 9, deadline=None, derandomize=not long, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )  # fmt: skip
     @given(tree=trees(40), seed=st.integers(0, 2**31), **strategies)
