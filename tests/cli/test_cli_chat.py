@@ -55,7 +55,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "weights": "int8", "threads": 3,
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
         "policy": "fcfs", "prefix_cache": False,
-        "cache_dir": "d", "cache_dir_bytes": 5_000_000, "cache_host_bytes": 7, "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
+        "cache_dir": "d", "cache_dir_bytes": 5_000_000, "cache_host_bytes": 7,
+        "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
         "lookahead": 0, "max_drafts": 3, "check": True,
         "log_level": "info", "log_format": "text", "start_timeout_s": 7.0,
     }  # fmt: skip
