@@ -1,6 +1,7 @@
 """The language: programs that grow a text with `gen`, `select` and `fork` over any radixrt backend."""
 
 from radixrt.lang.body import set_default_backend
+from radixrt.lang.compiled import OneRequestEach
 from radixrt.lang.constructors import assistant, gen, image, select, system, tool, user
 from radixrt.lang.errors import ProgramError, UnknownVariable
 from radixrt.lang.expressions import Expr
@@ -15,6 +16,7 @@ __all__ = [
     "Forks",
     "Function",
     "GenMeta",
+    "OneRequestEach",
     "OpenAI",
     "ProgramError",
     "ProgramState",

@@ -18,15 +18,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any
 
 from radixrt.errors import RadixrtError
 from radixrt.lang.channel import Channel
+from radixrt.lang.compiled import Feeder, gather_more, take_in
 from radixrt.lang.context import Context
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.interpreter import execute
 from radixrt.lang.loop import loop_thread, post
-from radixrt.lang.operations import EndText, Operation, Reach
+from radixrt.lang.operations import EndText, Generate, Operation, Reach
 from radixrt.lang.run import Run
 from radixrt.lang.variables import Variable
 from radixrt.results import Usage
@@ -46,7 +48,10 @@ class Branch:
         self.error: ProgramError | None = None
         self.usage = Usage()
         """Of this branch and all that were forked from it."""
+        self.feeder: Feeder | None = run.feeder()
+        """Sends the queue ahead, where the backend takes programs; None: each operation is done by itself."""
         self._queue: deque[Operation] = deque()
+        self._feeding = False
         self._started = parent is None
         self._task: asyncio.Task[None] | None = None
         self._current: Operation | None = None
@@ -68,11 +73,13 @@ class Branch:
             if self.error is None:
                 self.error = self.run.cancelled
             self._queue.extend(operations)
-            if self in self.run.busy:
-                return  # its task gets to them
+            if self in self.run.busy or not self._started:
+                self.run.busy.add(self)  # its task gets to them, or its parent starts it
+                if self.feeder is not None and not self._feeding:
+                    self._feeding = True
+                    post(self.feed)
+                return
             self.run.busy.add(self)
-            if not self._started:
-                return  # its parent starts it
         post(self._begin)
 
     def reach(self) -> Future[None]:
@@ -102,6 +109,8 @@ class Branch:
             return
         context.on_text = self._tell
         self.context = context
+        if self.feeder is not None:
+            self.feeder.begins()
         self.inherited = len(context.pieces)
         for channel in self._readers:
             channel.put(context.text)
@@ -130,6 +139,21 @@ class Branch:
         channel.put(rest)
         channel.close()
         self._readers.remove(channel)
+
+    def feed(self) -> None:
+        """Send ahead what is queued."""
+        with self.run.changed:
+            self._feeding = False
+            if self.feeder is None or self.error is not None:
+                return
+            queue = list(islice(self._queue, self.feeder.walked, None))
+        if queue:
+            self.feeder.feed(queue, self.context if self._started else None)
+
+    def release(self) -> None:
+        """The run is over: nothing of it stays open."""
+        if self.feeder is not None:
+            self.feeder.release()
 
     def _go(self) -> None:
         with self.run.changed:
@@ -162,25 +186,33 @@ class Branch:
             self._task.cancel()
 
     async def _drain(self) -> None:
+        if self.feeder is not None and not self.feeder.grows:
+            await gather_more(lambda: len(self._queue))
         while True:
+            self.feed()
             with self.run.changed:
                 if not self._queue:
                     self.run.busy.discard(self)
                     self._task = None
                     waiters = self.run.became_idle()
+                    over = self.run.over
                     break
                 operation = self._queue.popleft()
-            if self.error is not None:
-                operation.fail(self.error)
-            else:
+            if self.error is None:
                 await self._do(operation)
+            else:
+                operation.fail(self.error)
+            if self.error is not None:
+                self.release()
+        if over:
+            self.run.release()
         for waiter in waiters:
             waiter.set_result(None)
 
     async def _do(self, operation: Operation) -> None:
         self._current = operation
         try:
-            await execute(self, operation)
+            await self._execute(operation)
         except asyncio.CancelledError:
             failure = self.error or self._failure("cancelled", operation, None)
         except RadixrtError as error:
@@ -194,6 +226,19 @@ class Branch:
         if not operation.reads:
             self.error = failure
         operation.fail(failure)
+
+    async def _execute(self, operation: Operation) -> None:
+        if self.feeder is None:
+            await execute(self, operation)
+            return
+        taken = self.feeder.took()
+        try:
+            if taken is not None and isinstance(operation, Generate):
+                await take_in(self, operation, *taken)
+            else:
+                await execute(self, operation)
+        finally:
+            self.feeder.did()
 
     def _failure(self, reason: str, operation: Operation, cause: BaseException | None) -> ProgramError:
         return ProgramError(

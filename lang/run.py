@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from radixrt.backend import Backend
 from radixrt.errors import InvalidRequest
 from radixrt.lang.channel import Channel
+from radixrt.lang.compiled import Feeder, RunsPrograms
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.loop import loop_thread, post
 from radixrt.lang.options import RunOptions
@@ -61,6 +62,22 @@ class Run:
         """Since the run began; once its work is done, how long that took."""
         return self._over_s if self._over_s is not None else time.monotonic() - self._begun
 
+    def feeder(self) -> Feeder | None:
+        """What sends a branch's operations ahead; None where the backend takes no programs."""
+        if self._backend is None or not isinstance(self._backend, RunsPrograms):
+            return None
+        return Feeder(self._backend, self.request_options, streaming=self.streaming)
+
+    @property
+    def over(self) -> bool:
+        """Its body has ended, and nothing is left to do."""
+        return self.ended and not self.busy
+
+    def release(self) -> None:
+        """Close what the run has open; on the loop thread."""
+        for branch in list(self.branches):
+            branch.release()
+
     @property
     def backend(self) -> Backend:
         if self._backend is None:
@@ -109,7 +126,10 @@ class Run:
             if not self.busy:
                 self._over_s = time.monotonic() - self._begun
             ends, self._end_texts = self._end_texts, []
+            over = self.over
             self.changed.notify_all()
+        if over and self._backend is not None:
+            post(self.release)
         for branch, channel in ends:
             branch.end_text(channel)
 

@@ -60,6 +60,10 @@ class Collector:
             sample.finish_reason, sample.stop_reason = delta.finish_reason, delta.stop_reason
             self._open -= 1
 
+    def text_of(self, index: int) -> str:
+        """A sample's text so far."""
+        return "".join(self._samples[index].text)
+
     def generation(self) -> Generation:
         return Generation(
             choices=tuple(

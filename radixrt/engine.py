@@ -72,6 +72,9 @@ class Engine:
     Raises ModelError when the model cannot be found or run, StartupError when a process ends before it serves.
     """
 
+    programs_grow = True
+    """A program request takes more while it runs, and can branch."""
+
     def __init__(self, model: str, *, on_progress: Callable[[str, float], None] | None = None, **fields: Any) -> None:
         try:
             self.config = msgspec.convert({"model": model, **fields}, EngineConfig)
@@ -262,11 +265,23 @@ class Engine:
         )
 
     def aprogram(
-        self, *, cache_salt: str | None = None, priority: int = 0, timeout: float | None = None, stream: bool = True
+        self,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        stream: bool = True,
+        parent: AsyncProgram | None = None,
     ) -> AsyncProgram:
-        """The same for a task; to be called inside the event loop."""
+        """The same for a task; to be called inside the event loop. With `parent` it begins where that one's next
+        `Branch` names it (`AsyncProgram.branch` does both)."""
         return AsyncProgram(
-            self._connection, cache_salt=cache_salt, priority=priority, timeout=seconds(timeout), stream=stream
+            self._connection,
+            parent,
+            cache_salt=cache_salt,
+            priority=priority,
+            timeout=seconds(timeout),
+            stream=stream,
         )
 
     def _stream(
