@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Protocol
 
+import numpy as np
+
 from radixrt.errors import ContextLengthExceeded, InvalidRequest, RadixrtError
 from radixrt.grammar import Grammar
 from radixrt.messages import Enqueue, EnqueueSelect
@@ -28,11 +30,12 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
         raise InvalidRequest("ignore_eos cannot be used with a constraint, which ends by itself", param="ignore_eos")
     if message.constraint is not None and sampling.min_tokens:
         raise InvalidRequest("min_tokens cannot be used with a constraint, which ends by itself", param="min_tokens")
-    prompt = array("i", message.ids.tolist())
-    if not prompt:
+    ids = message.ids
+    if not ids.size:
         raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
-    if max(prompt) >= limits.vocab_size or min(prompt) < 0:
+    if ids.max() >= limits.vocab_size or ids.min() < 0:
         raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
+    prompt = array("i", ids.astype(np.int32).tobytes())
     room = min(limits.context_length, capacity) - len(prompt)
     wanted = sampling.max_tokens if sampling.max_tokens is not None else max(room, 1)
     if wanted > room:

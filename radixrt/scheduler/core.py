@@ -120,8 +120,9 @@ class Scheduler:
             request.grammar = answer
             for row in request.rows:
                 row.matcher = answer.matcher(request.sampling.stop_token_ids)
-            self.rows.waiting.extend(request.rows)
-            self.tiering.arrived(request.rows, self.clock())
+            rows = [row for row in request.rows if row.state is State.WAITING]
+            self.rows.waiting.extend(rows)
+            self.tiering.arrived(rows, self.clock())
 
     def cancel(self, request_id: int) -> None:
         """Drop a request or a program; nothing is answered. An unknown id (it just finished) is ignored."""
@@ -367,7 +368,8 @@ class Scheduler:
         self.tiering.settled(failed.step)
         if all(item.row.state is State.FINISHED for item in step.rows):
             return  # planned before its rows had failed
-        for row in list(self.rows.running):
+        planned = [item.row for later in (step, *self.steps) for item in later.rows]  # retracted since, some of them
+        for row in (*self.rows.running, *(row for row in planned if isinstance(row, Row))):
             self._fail(row.request, GenerationFailed(f"the model runner failed: {failed.message}"))
         self.programs.relieve()
         self.selects.fail(GenerationFailed(f"the model runner failed: {failed.message}"))

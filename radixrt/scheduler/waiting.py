@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
+from radixrt.cache import Ids
 from radixrt.scheduler.policies import Entry, Neighbours, Policy, PolicyOptions, View, make_policy
 from radixrt.scheduler.policies.common import common_prefix
+from radixrt.scheduler.policies.neighbours import STEPS, Place
 from radixrt.scheduler.requests import Row
 
 TRIES = 32
 """Rows that do not fit, of those that may be overtaken, until a step stops trying."""
 REFRESHED = 4
 """Waiting rows whose cached length is looked up anew in a step, in turn."""
-UNCHANGED = 16
+UNCHANGED = 4
 """Neighbours in a row that learn nothing new, until nobody further away is told."""
+TOLD_AT_ONCE, TOLD_LATER = 32, 128
+"""Neighbours on either side that are told in the step of an admission, and of those left over in each later step."""
+
+
+@dataclass(eq=False)
+class _News:
+    """A row computes `tokens`; neighbours up to `place` in one direction know it."""
+
+    namespace: Hashable
+    tokens: Ids
+    place: Place
+    step: Literal[-1, 1]
+    unchanged: int = 0
 
 
 class WaitingQueue:
     """Waiting rows. A step asks for `candidates`; each other method is one thing that happens to a row.
 
     A step looks at the rows it admits and at most TRIES + REFRESHED more, whoever waits: O(log waiting) and one look-up
-    in the tree each. Admitting a row tells those who share more with it than they had, once for each level of sharing.
+    in the tree each. Admitting a row tells those who share more with it than they had, once for each level of sharing:
+    the nearest at once, the others in later steps, at most TOLD_LATER in each.
     """
 
     def __init__(self, options: PolicyOptions, view: View) -> None:
@@ -32,6 +51,7 @@ class WaitingQueue:
         self._entries: dict[Row, Entry] = {}
         self._groups: dict[Row, list[tuple[int, int, Entry]]] = {}
         """By leader: (tokens shared with it, number, entry), a heap."""
+        self._news: deque[_News] = deque()
         self._refresh: Iterator[Entry] = iter(())
         self._number = 0
 
@@ -70,19 +90,30 @@ class WaitingQueue:
         """The row runs now: it computes its prompt, so whoever shares it need not."""
         entry = self.remove(row)
         self.policy.admitted(entry)
-        for side in self._neighbours.around(row.request.namespace, entry.tokens):
-            unchanged = 0
-            for other, shared in side:
-                reach = min(shared, other.row.match_limit)
-                if reach > other.cached >= 0:
-                    other.cached = reach
-                    if other.listed:
-                        self.policy.changed(other)
-                    unchanged = 0
-                else:
-                    unchanged += 1
-                    if unchanged == UNCHANGED:
-                        break
+        namespace = row.request.namespace
+        for step in STEPS:
+            news = _News(namespace, entry.tokens, (entry.tokens, -1), step)
+            if not self._tell(news, TOLD_AT_ONCE):
+                self._news.append(news)
+
+    def _tell(self, news: _News, most: int) -> bool:
+        """Tell the next `most` neighbours; whether everybody who gains by it knows now."""
+        side = self._neighbours.beyond(news.namespace, news.tokens, news.place, news.step)
+        for told, (other, shared) in enumerate(side, 1):
+            news.place = (other.tokens, other.number)
+            reach = min(shared, other.row.match_limit)
+            if reach > other.cached >= 0:
+                other.cached = reach
+                if other.listed:
+                    self.policy.changed(other)
+                news.unchanged = 0
+            else:
+                news.unchanged += 1
+            if news.unchanged == UNCHANGED:
+                return True
+            if told == most:
+                return False
+        return True
 
     def charge(self, row: Row, tokens: int) -> None:
         """A running row computes so many tokens in this step."""
@@ -135,6 +166,8 @@ class WaitingQueue:
         """
         self._wake_groups()
         self._look_again()
+        if self._news and self._tell(self._news[0], TOLD_LATER):
+            self._news.popleft()
         aside: list[Entry] = []
         tries = 0
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 
@@ -41,32 +39,6 @@ def test_chunks_and_lookahead_change_nothing(lookahead: int, budget: int) -> Non
     rig.run()
     for i, number in enumerate(numbers):
         assert (rig.texts[number, 0], rig.reasons[number, 0]) == expected(LONG[: 40 + 30 * i], 15, i)
-    idle(rig)
-
-
-@pytest.mark.parametrize("count", [2, 8, 16])
-def test_simultaneous_requests_compute_a_shared_prompt_once(count: int) -> None:
-    rig = Rig(8000)
-    for i in range(count):
-        rig.submit([*LONG, 1 + i], max_tokens=1, seed=i)
-    rig.run()
-    assert rig.runner.computed == len(LONG) + count
-    # The first one computes the last chunk; all others read it in that very step.
-    assert rig.runner.widest_span == (count - 1 if count > 2 else 0)
-    idle(rig)
-
-
-def test_three_levels_of_sharing_are_computed_once() -> None:
-    rig = Rig(8000)
-    distinct = set()
-    for a in range(2):
-        for b in range(2):
-            for c in range(2):
-                prompt = [*LONG[:100], *[10 + a] * 50, *[20 + b] * 50, 30 + c]
-                distinct |= {tuple(prompt[: n + 1]) for n in range(len(prompt))}
-                rig.submit(prompt, max_tokens=1, seed=0)
-    rig.run()
-    assert rig.runner.computed == len(distinct)
     idle(rig)
 
 
@@ -314,32 +286,6 @@ def test_a_full_queue_refuses() -> None:
     assert [number in rig.errors for number in numbers] == [False] * 4 + [True] * 2
 
 
-def test_a_cold_request_is_not_starved_by_warm_ones() -> None:
-    rig = Rig(4000, max_num_seqs=1, max_wait_s=0.5)
-    rig.submit(LONG, max_tokens=2)
-    rig.run()
-    cold = rig.submit([50] * 20, max_tokens=2)
-    for i in range(400):
-        rig.submit([*LONG, 1 + i % 60], max_tokens=2)
-        rig.step()
-        if (cold, 0) in rig.reasons:
-            break
-    assert (cold, 0) in rig.reasons
-    assert rig.usage[cold].queue_s < 0.7
-
-
-def test_longest_prefix_goes_first() -> None:
-    rig = Rig(4000, max_num_seqs=1)
-    rig.submit(LONG, max_tokens=1)
-    rig.run()
-    busy = rig.submit([40], max_tokens=5, ignore_eos=True)
-    rig.advance()
-    cold, warm = rig.submit([50] * 20, max_tokens=1), rig.submit([*LONG, 3], max_tokens=1)
-    urgent = rig.submit([51] * 20, max_tokens=1, priority=-1)
-    rig.run()
-    assert [number for number, _ in rig.reasons if number >= busy] == [busy, urgent, warm, cold]
-
-
 def test_a_failed_step_fails_what_ran_and_nothing_else() -> None:
     rig = Rig(2000, max_num_seqs=2)
     numbers = [rig.submit(LONG[: 20 + i], max_tokens=10, seed=i) for i in range(4)]
@@ -352,67 +298,4 @@ def test_a_failed_step_fails_what_ran_and_nothing_else() -> None:
     rig.run()
     for i in (2, 3):
         assert rig.texts[numbers[i], 0] == expected(LONG[: 20 + i], 10, i)[0]
-    idle(rig)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_histories_give_every_request_its_own_tokens(seed: int) -> None:
-    """Arrivals, cancels, stop strings, retractions, constraints, scores and late results in any order."""
-    rng = random.Random(seed)
-    rig = Rig(
-        rng.choice([220, 400, 1500]),
-        max_num_seqs=rng.choice([3, 8]),
-        max_num_batched_tokens=rng.choice([9, 40, 128]),
-        lookahead=rng.choice([0, 1, 2]),
-        growth=rng.choice([1, 4, 16]),
-        max_drafts=rng.choice([0, 2, 8]),
-        policy=rng.choice(["lpm", "fcfs"]),
-    )
-    stems = [[rng.randrange(1, 60) for _ in range(rng.randrange(5, 60))] for _ in range(4)]
-    wanted: dict[int, tuple[list[int], int, int, int, str | None]] = {}
-    gone: set[int] = set()
-    stopped: set[tuple[int, int]] = set()
-    for _ in range(3500):
-        move = rng.random()
-        if move < 0.25 and len(rig.scheduler.requests) < 20:
-            stem = rng.choice(stems)
-            prompt = stem[: rng.randrange(1, len(stem) + 1)] + [rng.randrange(1, 60) for _ in range(rng.randrange(3))]
-            n, most = rng.choice([1, 1, 2, 3]), rng.randrange(1, 40)
-            constraint = f"even {rng.randrange(1, 6)}" if rng.random() < 0.3 else None
-            number = rig.submit(prompt, constraint=constraint, max_tokens=most, n=n, seed=seed)
-            wanted[number] = (prompt, most, seed, n, constraint)
-        elif move < 0.29 and rig.scheduler.requests:
-            number = rng.choice(list(rig.scheduler.requests))
-            rig.scheduler.cancel(number)
-            gone.add(number)
-        elif move < 0.31 and rig.scheduler.requests:
-            number = rng.choice(list(rig.scheduler.requests))
-            if (number, 0) not in rig.reasons:
-                keep = len(rig.texts.get((number, 0), []))
-                rig.scheduler.stop_row(number, 0, keep)
-                stopped.add((number, 0))
-        elif move < 0.33 and rig.scheduler.rows.running:
-            victim = rng.choice(rig.scheduler.rows.running)
-            rig.scheduler.rows.retract(victim)
-            rig.scheduler.verify()
-        elif move < 0.7 and rig.runner.can_run():
-            rig.scheduler.settle(rig.runner.run())
-            rig.clock.now += 0.01
-            rig.collect()
-        else:
-            rig.advance()
-    rig.run()
-    finished = 0
-    for number, (prompt, most, base, n, constraint) in wanted.items():
-        if number in gone:
-            continue
-        for index in range(n):
-            text, reason = expected(prompt, most, sample_seed(base, index), constraint)
-            if (number, index) in stopped:
-                got = rig.texts.get((number, index), [])
-                assert got == text[: len(got)]
-            else:
-                assert (rig.texts.get((number, index), []), rig.reasons[number, index]) == (text, reason)
-            finished += 1
-    assert finished > 30
     idle(rig)

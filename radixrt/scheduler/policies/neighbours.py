@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from radixrt.cache import Ids
 from radixrt.scheduler.policies.base import Entry
 from radixrt.scheduler.policies.common import common_prefix
 
+Place: TypeAlias = tuple[Ids, int]
+STEPS: tuple[Literal[-1, 1], ...] = (-1, 1)
 Side: TypeAlias = Iterator[tuple[Entry, int]]
 
 
@@ -40,20 +42,25 @@ class Neighbours:
 
     def around(self, namespace: Hashable, tokens: Ids) -> tuple[Side, Side]:
         """(entry, shared tokens) before and behind `tokens`, nearest first, as long as any are shared."""
+        return tuple(self.beyond(namespace, tokens, (tokens, -1), step) for step in STEPS)  # type: ignore[return-value]
+
+    def beyond(self, namespace: Hashable, tokens: Ids, place: Place, step: Literal[-1, 1]) -> Side:
+        """(entry, tokens shared with `tokens`) from behind `place` on in one direction, as long as any are shared.
+
+        `place`: (tokens, number) of an entry, which may have gone meanwhile.
+        """
         line = self._sorted.get(namespace, [])
-        at = _position(line, tokens, -1)
-        return _shared(line, range(at - 1, -1, -1), tokens), _shared(line, range(at, len(line)), tokens)
+        at = _position(line, *place)
+        if step > 0 and at < len(line) and (line[at].tokens, line[at].number) == place:
+            at += 1
+        shared = len(tokens)
+        for i in range(at, len(line)) if step > 0 else range(at - 1, -1, -1):
+            other = line[i].tokens
+            shared = common_prefix(other, tokens, shared)
+            if not shared:
+                return
+            yield line[i], shared
 
 
 def _position(line: list[Entry], tokens: Ids, number: int) -> int:
     return bisect_left(line, (tokens, number), key=lambda entry: (entry.tokens, entry.number))
-
-
-def _shared(line: list[Entry], places: range, tokens: Ids) -> Iterator[tuple[Entry, int]]:
-    shared = len(tokens)
-    for place in places:
-        other = line[place].tokens
-        shared = common_prefix(other, tokens, min(shared, len(other)))
-        if not shared:
-            return
-        yield line[place], shared
