@@ -9,7 +9,7 @@ import msgspec
 
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike
-from radixrt.results import Delta, Generation, ModelInfo, Scores, Selection
+from radixrt.results import Delta, Generation, ModelInfo, Pin, Scores, Selection
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,3 +141,37 @@ class Backend(Protocol):
         priority: int = 0,
         timeout: float | None = None,
     ) -> Selection: ...
+
+    def pin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin:
+        """Compute the prompt, as far as it is not cached, and keep it cached for `ttl` seconds.
+
+        Pinning the same prompt again prolongs the pin. Kept against other cached text, not against a request that could
+        not run otherwise: then pins give way, the soonest to expire first. InvalidRequest with code `pin_quota` when
+        more would be pinned than may be.
+        """
+        ...
+
+    async def apin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin: ...
+
+    def unpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
+        """End a pin (or the pin of that id) before its time; the text stays cached as any other. NotFound where there
+        is none any more."""
+        ...
+
+    async def aunpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin: ...

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -26,15 +27,18 @@ from radixrt.errors import (
     Unauthorized,
 )
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
+from radixrt.pinning import checked_ttl, pin_name
 from radixrt.prompts import PromptLike, as_prompt
-from radixrt.results import Delta, Generation, ModelInfo, Scores, Selection
+from radixrt.results import CacheView, Delta, Generation, ModelInfo, Pin, Scores, Selection
 from radixrt.server.native_types import (
     Decoded,
     DecodeRequest,
     EncodeRequest,
     GenerateRequest,
+    PinRequest,
     ScoreRequest,
     ServerInfo,
+    UnpinRequest,
     to_json,
 )
 from radixrt.server.select_types import SelectRequest
@@ -238,6 +242,47 @@ class Client:
         body = self._select_body(prompt, options, method, text, begins_turn, cache_salt, priority, timeout)
         return await self._acall("POST", "/v1/select", body, Selection, body.timeout_s)
 
+    # --- the cache --------------------------------------------------------------------------------------------------
+
+    def pin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin:
+        body = self._pin_body(prompt, ttl, cache_salt, priority, timeout)
+        return self._call("POST", "/v1/cache/pin", body, Pin, body.timeout_s)
+
+    async def apin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin:
+        body = self._pin_body(prompt, ttl, cache_salt, priority, timeout)
+        return await self._acall("POST", "/v1/cache/pin", body, Pin, body.timeout_s)
+
+    def unpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
+        body = UnpinRequest(id=pin_name(pin), cache_salt=cache_salt)
+        return self._call("POST", "/v1/cache/unpin", body, Pin, None)
+
+    async def aunpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
+        body = UnpinRequest(id=pin_name(pin), cache_salt=cache_salt)
+        return await self._acall("POST", "/v1/cache/unpin", body, Pin, None)
+
+    def cache(self, *, cache_salt: str | None = None) -> CacheView:
+        """What the server's tree holds of this key's tenant and salt."""
+        return self._call("GET", _cache_path(cache_salt), None, CacheView, None)
+
+    async def acache(self, *, cache_salt: str | None = None) -> CacheView:
+        return await self._acall("GET", _cache_path(cache_salt), None, CacheView, None)
+
     # --- the wire ---------------------------------------------------------------------------------------------------
 
     def _generate_body(
@@ -258,6 +303,17 @@ class Client:
             cache_salt=cache_salt,
             priority=priority,
             stream=stream,
+            timeout_s=self._timeout if timeout is None else timeout,
+        )
+
+    def _pin_body(
+        self, prompt: PromptLike, ttl: float, cache_salt: str | None, priority: int, timeout: float | None
+    ) -> PinRequest:
+        return PinRequest(
+            prompt=as_prompt(prompt),
+            ttl_s=checked_ttl(ttl),
+            cache_salt=cache_salt,
+            priority=priority,
             timeout_s=self._timeout if timeout is None else timeout,
         )
 
@@ -438,6 +494,10 @@ def _rebuilt(detail: dict[str, Any], otherwise: type[RadixrtError]) -> RadixrtEr
         code=detail.get("code"),
     )
     return RadixrtError.from_info(info)
+
+
+def _cache_path(cache_salt: str | None) -> str:
+    return "/cache" if cache_salt is None else f"/cache?{urlencode({'cache_salt': cache_salt})}"
 
 
 def _plain_ids(ids: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from radixrt.limits import Limits
 LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16"]
 Weights = Literal["auto", "bf16", "int8", "int4"]
+Eviction = Literal["lru", "lfu", "slru", "priority", "cost"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most bytes in it."""
     cache_host_bytes: int = 0
     """The same in the runner's memory, in front of the directory if there is one; 0: not at all."""
+    eviction: Eviction = "lru"
+    """Which cached text goes first when room is needed (`radixrt.cache.eviction`)."""
+    pin_quota: int | None = None
+    """Tokens that one tenant may pin; None: a quarter of the pool."""
+    low_watermark: float = 0.0
+    """With fewer free slots than this share of the pool, cached text is evicted ahead of need ..."""
+    high_watermark: float = 0.0
+    """... until this share is free. 0 and 0: only what is needed, when it is."""
+    check_every_s: float = 1.0
+    """Prove the cache's invariants so often, at most 2 % of the time; 0: never. What it finds is logged and counted."""
+    kv_events: str | None = None
+    """ZeroMQ endpoint on which the tree's changes are published for routers; None: none are."""
+    kv_events_replay: str | None = None
+    """Endpoint that answers for events already published; None: made from `kv_events` (tcp: the next port)."""
     max_wait_s: float = 10.0
     """Under lpm, ageing: who has waited this long goes before all of the same priority and share who have not."""
     fair: bool = True
@@ -104,6 +119,13 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int
     policy: str
     prefix_cache: bool
+    eviction: str = "lru"
+    pin_quota: int | None = None
+    low_watermark: float = 0.0
+    high_watermark: float = 0.0
+    check_every_s: float = 0.0
+    kv_events: str | None = None
+    kv_events_replay: str | None = None
     max_wait_s: float
     fair: bool
     namespace_weights: dict[str, float]

@@ -6,12 +6,13 @@ with radixrt.Engine("smollm2-135m") as engine:
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -38,8 +39,10 @@ from radixrt.messages import (
     Tokenize,
     Tokenized,
     TreeAnswer,
+    UnpinAnswer,
 )
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
+from radixrt.pinning import NOTHING, checked_ttl, pin_name, pinned
 from radixrt.programs import AsyncProgram, Program
 from radixrt.prompts import PromptLike, as_prompt
 from radixrt.questions import (
@@ -50,7 +53,7 @@ from radixrt.questions import (
     select_question,
     tokens,
 )
-from radixrt.results import CacheNode, EngineStats, Generation, ModelInfo, Scores, Selection
+from radixrt.results import CacheNode, CacheView, EngineStats, Generation, ModelInfo, Pin, Scores, Selection
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
 log = logging.getLogger(__name__)
@@ -86,6 +89,7 @@ class Engine:
             raise StartupError(f"unknown engine option {', '.join(sorted(unknown))}; there are: {known}")
         from radixrt.checkpoint import resolve
 
+        self._tenant: str | None = None
         self._on_progress = on_progress
         self._ready = threading.Event()
         self._info: ModelInfo | None = None
@@ -261,7 +265,12 @@ class Engine:
     ) -> Program:
         """An empty program request, to which text and gens are appended (`radixrt.programs`)."""
         return Program(
-            self._connection, cache_salt=cache_salt, priority=priority, timeout=seconds(timeout), stream=stream
+            self._connection,
+            cache_salt=cache_salt,
+            tenant=self._tenant,
+            priority=priority,
+            timeout=seconds(timeout),
+            stream=stream,
         )
 
     def aprogram(
@@ -279,6 +288,7 @@ class Engine:
             self._connection,
             parent,
             cache_salt=cache_salt,
+            tenant=self._tenant,
             priority=priority,
             timeout=seconds(timeout),
             stream=stream,
@@ -286,23 +296,23 @@ class Engine:
 
     def _stream(
         self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
-        priority: int, timeout: float | None, *, stream: bool,
+        priority: int, timeout: float | None, *, stream: bool, pin_s: float | None = None,
     ) -> DeltaStream:  # fmt: skip
         inbox = SyncInbox()
-        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream=stream)
+        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream, pin_s)
         return DeltaStream(self._connection, number, inbox, params.n, timeout)
 
     def _astream(
         self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
-        priority: int, timeout: float | None, *, stream: bool,
+        priority: int, timeout: float | None, *, stream: bool, pin_s: float | None = None,
     ) -> AsyncDeltaStream:  # fmt: skip
         inbox = AsyncInbox()
-        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream=stream)
+        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream, pin_s)
         return AsyncDeltaStream(self._connection, number, inbox, params.n, timeout)
 
     def _submit(
         self, inbox: Inbox, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None,
-        cache_salt: str | None, priority: int, timeout: float | None, *, stream: bool,
+        cache_salt: str | None, priority: int, timeout: float | None, stream: bool, pin_s: float | None,
     ) -> int:  # fmt: skip
         """Send a request; its number. What is wrong with it is raised here."""
         if not isinstance(params, SamplingParams):
@@ -314,7 +324,7 @@ class Engine:
             self._connection.send(
                 Submit(
                     request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
-                    priority=priority, timeout_s=timeout, stream=stream,
+                    priority=priority, timeout_s=timeout, stream=stream, tenant=self._tenant, pin_s=pin_s,
                 )
             )  # fmt: skip
         except BaseException:
@@ -345,19 +355,70 @@ class Engine:
     async def astats(self) -> EngineStats:
         return (await self._aask(lambda number: Query(request_id=number, what="stats"), StatsAnswer)).stats
 
-    def tree(self) -> list[CacheNode]:
-        """The prefix tree in depth-first order."""
-        return self._ask(lambda number: Query(request_id=number, what="tree"), TreeAnswer).nodes
+    def tree(self, *, cache_salt: str | None = None) -> list[CacheNode]:
+        """The prefix tree in depth-first order, as far as it is of this tenant and salt."""
+        return self.cache(cache_salt=cache_salt).nodes
 
-    async def atree(self) -> list[CacheNode]:
-        return (await self._aask(lambda number: Query(request_id=number, what="tree"), TreeAnswer)).nodes
+    def cache(self, *, cache_salt: str | None = None) -> CacheView:
+        """The tree with its pins and totals, as far as it is of this tenant and salt."""
+        return self._ask(self._query("tree", cache_salt), TreeAnswer).view
+
+    async def acache(self, *, cache_salt: str | None = None) -> CacheView:
+        return (await self._aask(self._query("tree", cache_salt), TreeAnswer)).view
 
     def flush(self) -> int:
-        """Drop everything from the tree that nobody uses; the number of tokens freed."""
-        return self._ask(lambda number: Query(request_id=number, what="flush"), FlushAnswer).freed_tokens
+        """Drop everything from the tree that nobody uses, or pinned; the number of tokens freed."""
+        return self._ask(self._query("flush"), FlushAnswer).freed_tokens
 
     async def aflush(self) -> int:
-        return (await self._aask(lambda number: Query(request_id=number, what="flush"), FlushAnswer)).freed_tokens
+        return (await self._aask(self._query("flush"), FlushAnswer)).freed_tokens
+
+    def _query(
+        self, what: Literal["tree", "flush", "unpin"], cache_salt: str | None = None, pin_id: str = ""
+    ) -> Callable[[int], FromClient]:
+        return lambda number: Query(request_id=number, what=what, cache_salt=cache_salt, pin_id=pin_id)
+
+    # --- keeping --------------------------------------------------------------------------------------------------
+
+    def pin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin:
+        stream = self._stream(
+            prompt, NOTHING, None, cache_salt, priority, timeout, stream=False, pin_s=checked_ttl(ttl)
+        )
+        return pinned(list(stream))
+
+    async def apin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin:
+        stream = self._astream(
+            prompt, NOTHING, None, cache_salt, priority, timeout, stream=False, pin_s=checked_ttl(ttl)
+        )
+        return pinned([delta async for delta in stream])
+
+    def unpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
+        return self._ask(self._query("unpin", cache_salt, pin_name(pin)), UnpinAnswer).pin
+
+    async def aunpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
+        return (await self._aask(self._query("unpin", cache_salt, pin_name(pin)), UnpinAnswer)).pin
+
+    def for_tenant(self, tenant: str) -> Engine:
+        """This engine for one tenant: the same processes, and a part of the tree that no other shares or sees."""
+        view = copy.copy(self)
+        view._tenant = tenant
+        return view
 
     def save(self) -> int:
         """Copy what the tree holds to the tier (cache directory, host memory), safely; the number of tokens that the
@@ -372,7 +433,7 @@ class Engine:
         number = self._connection.open(inbox)
         answered = False
         try:
-            self._connection.send(question(number))
+            self._connection.send(self._own(question(number)))
             item = inbox.get(timeout)
             answered = True
         except TimeoutError:
@@ -391,7 +452,7 @@ class Engine:
         number = self._connection.open(inbox)
         answered = False
         try:
-            self._connection.send(question(number))
+            self._connection.send(self._own(question(number)))
             item = await inbox.get(timeout)
             answered = True
         except TimeoutError:
@@ -401,6 +462,12 @@ class Engine:
             if not answered:  # nobody waits for it any more
                 self._connection.send(Abort(request_id=number))
         return expect(item, answer)
+
+    def _own(self, message: FromClient) -> FromClient:
+        """The message, about this tenant's part of the tree where it is about one."""
+        if self._tenant is None or "tenant" not in message.__struct_fields__:
+            return message
+        return msgspec.structs.replace(message, tenant=self._tenant)
 
     def _wait_until_ready(self) -> None:
         in_time = self._ready.wait(self.config.start_timeout_s)

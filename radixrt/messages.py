@@ -19,7 +19,7 @@ import numpy as np
 
 from radixrt.errors import ErrorInfo
 from radixrt.params import Constraint, SamplingParams
-from radixrt.results import CacheNode, Delta, EngineStats, FinishReason, ModelInfo, Usage
+from radixrt.results import CacheView, Delta, EngineStats, FinishReason, ModelInfo, Pin, Usage
 from radixrt.segments import ProgramEvent, ProgramItem, Segment
 
 Array: TypeAlias = np.ndarray  # msgspec needs the bare class; shapes and dtypes are in the comments
@@ -86,6 +86,22 @@ Prompt: TypeAlias = TextPrompt | TokensPrompt | ChatPrompt
 # so no client can name another's request.
 
 
+class Namespace(msgspec.Struct, frozen=True):
+    """Who may share cached prefixes with whom; compared field by field, never as a joined string."""
+
+    model: str = ""
+    adapter: str | None = None
+    tenant: str | None = None
+    """Who asks, as the server knows it from the API key; None: nobody in particular."""
+    salt: str | None = None
+    """Chosen by the client."""
+
+    @property
+    def owner(self) -> Namespace:
+        """Whose quotas count: the namespace without the salt, of which a client may have any number."""
+        return Namespace(self.model, self.adapter, self.tenant)
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """Client -> tokenizer, first: answered by Loading while the engine starts and by Ready or StartupFailed."""
 
@@ -99,6 +115,10 @@ class Submit(Message, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
+    tenant: str | None = None
+    """Set by the server from the API key, never by a client."""
+    pin_s: float | None = None
+    """Keep the prompt in the tree for so many seconds; only with max_tokens 0. The usage then tells of the pin."""
     priority: int = 0
     """Lower goes first among waiting requests."""
     timeout_s: float | None = None
@@ -127,6 +147,8 @@ class Select(Message, frozen=True, kw_only=True):
     unconditional: bool = False
     """Score the options without the prompt, too."""
     cache_salt: str | None = None
+    tenant: str | None = None
+    """As in Submit."""
     priority: int = 0
 
 
@@ -148,6 +170,8 @@ class OpenProgram(Message, frozen=True, kw_only=True):
     closed: bool = False
     parent: int | None = None
     cache_salt: str | None = None
+    tenant: str | None = None
+    """As in Submit."""
     priority: int = 0
     stream: bool = True
 
@@ -177,10 +201,18 @@ class Detokenize(Message, frozen=True, kw_only=True):
 
 class Query(Message, frozen=True, kw_only=True):
     """Client -> tokenizer -> scheduler: look at the engine; `flush` drops what nobody locks from the tree, and
-    the tier; `save` copies what the tree holds to the tier and is answered when that is safe."""
+    the tier; `save` copies what the tree holds to the tier and is answered when that is safe.
+
+    tree, unpin: in the namespace of `tenant` and `cache_salt`. flush: of the tree all that is the tenant's; without a
+    tenant everything, the tier too.
+    """
 
     request_id: int
-    what: Literal["stats", "tree", "flush", "save"]
+    what: Literal["stats", "tree", "flush", "unpin", "save"]
+    tenant: str | None = None
+    cache_salt: str | None = None
+    pin_id: str = ""
+    """For unpin."""
 
 
 class Tokenized(Message, frozen=True, kw_only=True):
@@ -240,7 +272,12 @@ class StatsAnswer(Message, frozen=True, kw_only=True):
 
 class TreeAnswer(Message, frozen=True, kw_only=True):
     request_id: int
-    nodes: list[CacheNode]
+    view: CacheView
+
+
+class UnpinAnswer(Message, frozen=True, kw_only=True):
+    request_id: int
+    pin: Pin
 
 
 class FlushAnswer(Message, frozen=True, kw_only=True):
@@ -283,6 +320,7 @@ ToClient: TypeAlias = (
     | Failed
     | StatsAnswer
     | TreeAnswer
+    | UnpinAnswer
     | FlushAnswer
     | SaveAnswer
     | Loading
@@ -294,15 +332,6 @@ ToClient: TypeAlias = (
 # `request_id` is the tokenizer's number, unique for the life of the engine.
 
 
-class Namespace(msgspec.Struct, frozen=True):
-    """Who may share cached prefixes with whom; compared field by field, never as a joined string."""
-
-    model: str = ""
-    adapter: str | None = None
-    tenant: str | None = None
-    salt: str | None = None
-
-
 class Enqueue(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: a request over token ids. Answered by TokenBatch items or Rejected."""
 
@@ -311,6 +340,7 @@ class Enqueue(Message, frozen=True, kw_only=True):
     sampling: SamplingParams
     constraint: Constraint | None = None
     namespace: Namespace = Namespace()
+    pin_s: float | None = None
     priority: int = 0
     timeout_s: float | None = None
     """Seconds from now in which it must be done."""
@@ -363,7 +393,9 @@ class SchedulerQuery(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: `query_id` is the tokenizer's number for it."""
 
     query_id: int
-    what: Literal["stats", "tree", "flush", "save"]
+    what: Literal["stats", "tree", "flush", "unpin", "save"]
+    namespace: Namespace = Namespace()
+    pin_id: str = ""
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -425,8 +457,22 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     hits: int
     locks: int
+    """Running rows on it."""
+    pins: int = 0
+    start: int = 0
     age_s: float
     head: list[int]
+
+
+class TreeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A namespace's tree and its pins."""
+
+    nodes: list[TreeNode]
+    tokens: int
+    truncated: bool
+    pins: list[Pin]
+    pinned_tokens: int
+    pin_quota: int
 
 
 class SchedulerAnswer(Message, frozen=True, kw_only=True):
@@ -434,9 +480,11 @@ class SchedulerAnswer(Message, frozen=True, kw_only=True):
 
     query_id: int
     stats: EngineStats | None = None
-    tree: list[TreeNode] | None = None
+    tree: TreeView | None = None
     freed_tokens: int | None = None
     tier_tokens: int | None = None
+    pin: Pin | None = None
+    error: ErrorInfo | None = None
 
 
 ToScheduler: TypeAlias = Enqueue | EnqueueSelect | RunSegments | StopRow | Cancel | SchedulerQuery

@@ -69,6 +69,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The same for the prompt's tokens from `prompt_logprobs_start` on."""
     prompt_logprobs_start: int = 0
     """Index of the first prompt token that is scored (0 is given as None: nothing comes before it)."""
+    return_cache_report: bool = False
+    """The usage says what the prefix tree had of the prompt, and why not more (`results.CacheReport`)."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str | list):

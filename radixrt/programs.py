@@ -63,12 +63,14 @@ class ProgramBase:
         inbox: Inbox,
         *,
         cache_salt: str | None = None,
+        tenant: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
         stream: bool = True,
         parent: ProgramBase | None = None,
     ) -> None:
         self._connection = connection
+        self._tenant = tenant
         self._salt, self._priority, self._stream = cache_salt, priority, stream
         self._timeout_s = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -141,7 +143,7 @@ class ProgramBase:
             self._connection.send(
                 OpenProgram(
                     request_id=self.number, items=items, closed=closed, parent=parent, cache_salt=self._salt,
-                    priority=self._priority, stream=self._stream,
+                    tenant=self._tenant, priority=self._priority, stream=self._stream,
                 )
             )  # fmt: skip
             self._opened = True
@@ -331,6 +333,7 @@ def _options(program: ProgramBase) -> dict[str, object]:
     """A branch is run as its parent is."""
     return {
         "cache_salt": program._salt,
+        "tenant": program._tenant,
         "priority": program._priority,
         "timeout": program._left_s,
         "stream": program._stream,

@@ -41,6 +41,37 @@ class ConstraintReport(msgspec.Struct, frozen=True):
     """JSON pointers to the keywords that were not enforced; only where `lax` allowed that."""
 
 
+class CacheBranch(msgspec.Struct, frozen=True):
+    """How a continuation that the tree holds begins."""
+
+    token_ids: tuple[int, ...]
+    text: str = ""
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prefix tree had of a prompt when the request began, and why not more."""
+
+    cached: int
+    """Prompt tokens found."""
+    computed: int
+    """Prompt tokens that had to be computed; the last one always has to be."""
+    missed_at: int | None = None
+    """Position of the first token that was not found; None: everything was that could be."""
+    reason: Literal["diverged", "evicted", "never_seen"] | None = None
+    """evicted: it was there once; diverged: only other continuations are; never_seen: nothing ever followed there, as
+    far as is remembered."""
+    diverged_from: tuple[CacheBranch, ...] = ()
+    """What the tree held there instead, of the request's own namespace: some continuations, a few tokens of each."""
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix that stays in the tree for a time (`Engine.pin`)."""
+
+    id: str
+    tokens: int
+    expires_in_s: float
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts and times of one request, all samples together; the prompt counts once."""
 
@@ -57,14 +88,19 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float = 0.0
     constraint: ConstraintReport | None = None
     """Where the request had one."""
+    cache: CacheReport | None = None
+    """Where `SamplingParams.return_cache_report` asked for it."""
+    pin: Pin | None = None
+    """What the request pinned (`Engine.pin` alone does)."""
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        sums = {f: getattr(self, f) + getattr(other, f) for f in self.__struct_fields__ if f != "constraint"}
-        return Usage(**sums, constraint=self.constraint or other.constraint)
+        once = ("constraint", "cache", "pin")  # of one request each: the first there is
+        sums = {f: getattr(self, f) + getattr(other, f) for f in self.__struct_fields__ if f not in once}
+        return Usage(**sums, **{f: getattr(self, f) or getattr(other, f) for f in once})
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,8 +213,15 @@ class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     tokens: int
     hits: int
+    """Requests that found it."""
     locks: int
+    """Running rows on it."""
+    pins: int = 0
+    """Pins on it."""
+    start: int = 0
+    """Position of its first token."""
     age_s: float
+    """Since it was last used."""
     text: str
     """Beginning of the node's text, decoded."""
 
@@ -206,6 +249,20 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     """Failed calls, broken chunks included."""
 
 
+class CacheView(msgspec.Struct, frozen=True, kw_only=True):
+    """One namespace's part of the prefix tree, depth first."""
+
+    nodes: list[CacheNode]
+    tokens: int = 0
+    """In all its nodes, also those that are not listed."""
+    truncated: bool = False
+    """There are more nodes than are listed."""
+    pins: list[Pin] = []
+    pinned_tokens: int = 0
+    """Pinned by the tenant, in all its namespaces."""
+    pin_quota: int = 0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters and gauges of the scheduler, cumulative since start; seconds are sums."""
 
@@ -218,6 +275,23 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Slots in the tree that nobody locks: evictable."""
     preemptions: int = 0
     evicted_tokens: int = 0
+    evictions: int = 0
+    """Nodes, or tails of nodes, that these were."""
+    eviction_policy: str = "lru"
+    cache_nodes: int = 0
+    pinned_tokens: int = 0
+    pins: int = 0
+    pins_broken: int = 0
+    """Pins that gave way before their time so that a request could go on."""
+    hit_tokens: dict[str, int] = {}
+    """Cached prompt tokens by where they were: tree, in_flight (being computed by a step under way), or a tier."""
+    lock_s: tuple[float, int] = (0.0, 0)
+    """Seconds that rows held their paths; sum and count."""
+    shared_read_tokens: int = 0
+    """Reads of cached tokens that steps spared by reading a shared span once for all its rows."""
+    checks: int = 0
+    """Proofs of the cache's invariants; one that fails ends the process."""
+    check_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     restored_tokens: int = 0

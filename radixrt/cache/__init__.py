@@ -4,12 +4,14 @@ from radixrt.cache.check import Paced
 from radixrt.cache.eviction import LRU, POLICIES, EvictionPolicy, make_eviction
 from radixrt.cache.misses import Miss, explain
 from radixrt.cache.node import Ids, Node
+from radixrt.cache.pins import Pin, PinQuota, Pins, UnknownPin
 from radixrt.cache.pool import SlotError, SlotPool, Slots
-from radixrt.cache.prefix import PrefixCache
+from radixrt.cache.prefix import PrefixCache, Watermarks
 from radixrt.cache.tree import RadixTree
 from radixrt.cache.watch import Reason, TreeWatcher
 
 __all__ = [
-    "LRU", "POLICIES", "EvictionPolicy", "Ids", "Miss", "Node", "Paced", "PrefixCache", "RadixTree", "Reason",
-    "SlotError", "SlotPool", "Slots", "TreeWatcher", "explain", "make_eviction",
+    "LRU", "POLICIES", "EvictionPolicy", "Ids", "Miss", "Node", "Paced", "Pin", "PinQuota", "Pins", "PrefixCache",
+    "RadixTree", "Reason", "SlotError", "SlotPool", "Slots", "TreeWatcher", "UnknownPin", "Watermarks", "explain",
+    "make_eviction",
 ]  # fmt: skip

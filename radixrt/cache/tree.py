@@ -83,23 +83,38 @@ class RadixTree:
         _, depth, within = self._walk(root, ids, limit)
         return depth + within
 
-    def match(self, namespace: Hashable, ids: Ids, limit: int, priority: int | None = None) -> tuple[Node, int]:
+    def pinned_prefix(self, namespace: Hashable, ids: Ids) -> int:
+        """How many of the first ids are pinned; changes nothing."""
+        root = self._roots.get(namespace)
+        if root is None:
+            return 0
+        node, depth, within = self._walk(root, ids, len(ids))
+        if within and node.children[ids[depth]].pins:
+            return depth + within
+        step: Node | None = node
+        while step is not None and not step.pins:
+            step = step.parent
+        return 0 if step is None else step.end
+
+    def match(self, namespace: Hashable, ids: Ids, limit: int) -> tuple[Node, int]:
         """(node, length): the node at whose end the longest cached prefix of ids[:limit] ends.
 
-        Splits a node where the prefix ends inside it, and marks the path as used, by a request of `priority`. Lock the
-        node before anything else is inserted or evicted.
+        Splits a node where the prefix ends inside it. Lock the node before anything else is inserted or evicted, and
+        say `hit` when it is used.
         """
         node, depth, within = self._walk(self.root(namespace), ids, limit)
         if within:
             child = node.children[ids[depth]]
             node = self._split(child, within)
             depth += within
+        return node, depth
+
+    def hit(self, node: Node, priority: int = 0) -> None:
+        """A request of `priority` begins on the path to `node`."""
         for step in node.path():
             step.hits += 1
-            if priority is not None:
-                step.priority = min(step.priority, priority)
+            step.priority = min(step.priority, priority)
         self.touch(node)
-        return node, depth
 
     def touch(self, node: Node) -> None:
         """Mark the path to `node` as used now."""
@@ -158,6 +173,18 @@ class RadixTree:
             if parent is None:
                 self._forget_empty_root(step)
             step = parent
+
+    def pin(self, node: Node) -> None:
+        """A lock that stands for no row: counted apart as well."""
+        self.lock(node)
+        for step in node.path():
+            step.pins += 1
+
+    def unpin(self, node: Node) -> None:
+        """Take back one pin; that is no use of the path."""
+        for step in node.path():
+            step.pins -= 1
+        self.unlock(node, used=False)
 
     # --- growing --------------------------------------------------------------------------------------------------
 

@@ -115,6 +115,51 @@ FLAGS: dict[str, Any] = {
         help="Keep so many bytes of it in memory, in front of the directory if there is one; 0: none.",
         rich_help_panel=CACHE,
     ),
+    "eviction": typer.Option(
+        "--eviction",
+        help="Which cached text goes first: lru, lfu, slru, priority (of the requests), cost (of computing it again).",
+        rich_help_panel=CACHE,
+    ),
+    "pin_quota": typer.Option(
+        "--pin-quota",
+        metavar="N",
+        min=0,
+        help="Most tokens that one tenant may pin.",
+        rich_help_panel=CACHE,
+        show_default="a quarter of the pool",
+    ),
+    "low_watermark": typer.Option(
+        "--low-watermark",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="Evict ahead of need when less than this share of the KV cache is free ...",
+        rich_help_panel=CACHE,
+    ),
+    "high_watermark": typer.Option(
+        "--high-watermark", metavar="SHARE", min=0, max=1, help="... until this share is.", rich_help_panel=CACHE
+    ),
+    "check_every_s": typer.Option(
+        "--check-every-s",
+        metavar="SECONDS",
+        min=0,
+        help="Prove the cache's invariants so often, in at most 2 % of the time; 0: never.",
+        rich_help_panel=CACHE,
+    ),
+    "kv_events": typer.Option(
+        "--kv-events",
+        metavar="ENDPOINT",
+        help="Publish what enters and leaves the prefix tree, for routers (ZeroMQ PUB, e.g. tcp://127.0.0.1:5557).",
+        rich_help_panel=CACHE,
+        show_default="off",
+    ),
+    "kv_events_replay": typer.Option(
+        "--kv-events-replay",
+        metavar="ENDPOINT",
+        help="Where events already published can be asked for.",
+        rich_help_panel=CACHE,
+        show_default="the port after --kv-events",
+    ),
     "policy": typer.Option(
         "--policy",
         help="Who goes first: lpm, the longest cached prefix (with ageing); fcfs, who came first. Before that count, "

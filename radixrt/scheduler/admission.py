@@ -58,6 +58,7 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
         constraint=message.constraint,
         namespace=message.namespace if prefix_cache else Alone(message.request_id),
         priority=message.priority,
+        pin_s=message.pin_s,
         arrived=now,
         max_tokens=wanted,
         share=message.namespace.tenant or message.namespace.salt,

@@ -36,6 +36,7 @@ from radixrt.scheduler.admission import Compiler, to_request
 from radixrt.scheduler.batch import PlannedRow, Step, build_plan
 from radixrt.scheduler.deadlines import Deadlines
 from radixrt.scheduler.drafts import drafts_for, fill_lines
+from radixrt.scheduler.memory import cache_report, check_pin, keep_prompt
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.segments import Programs
@@ -73,6 +74,7 @@ class Scheduler:
     def __post_init__(self, tier: TierState | None) -> None:
         self.programs = Programs(self)
         self.selects = Selects(self.cache, self.limits, self.clock, self.stats, self.outbox, self.prefix_cache)
+        self.selects.rows_run = lambda: bool(self.rows.running)
         self.selects.relief = self.rows.relieve = lambda: self.programs.relieve() or self.selects.relieve()
         self.tiering = Tiering(self.rows, tier)
 
@@ -93,6 +95,7 @@ class Scheduler:
             request = to_request(
                 message, self.limits, self.cache.capacity, self.clock(), prefix_cache=self.prefix_cache
             )
+            check_pin(self.cache, message, request)
         except RadixrtError as error:
             self.outbox.append(Rejected(request_id=message.request_id, error=error.info()))
             return
@@ -172,6 +175,7 @@ class Scheduler:
         leftover: list[int] = []
         budget = self.limits.max_num_batched_tokens
         retractions = self.rows.retractions
+        self.cache.begin_step(self._step_number + 1)
         for row in list(self.rows.running):
             if budget and row.ready:
                 budget -= self._plan_row(row, budget, planned, leftover)
@@ -204,7 +208,7 @@ class Scheduler:
         self.selects.end_of_plan()
         self.rows.opens, self.rows.closes = [], []
         self.steps.append(Step(order, plan, masks_sent=not plan.masked.size))
-        self.stats.planned(time.perf_counter() - begun)
+        self.stats.planned(time.perf_counter() - begun, plan)
         self.verify()
         return plan
 
@@ -236,7 +240,9 @@ class Scheduler:
         )
         if known:
             # In the tree at once: rows of this step and later ones may read what this step computes.
-            row.node, duplicates = self.cache.tree.extend(row.node, known, slots[: len(known)].tolist())
+            row.node, duplicates = self.cache.tree.extend(
+                row.node, known, slots[: len(known)].tolist(), row.request.priority
+            )
             row.in_tree += len(known)
             leftover.extend(slots[:duplicates].tolist())
         row.own.extend(slots[len(known) :].tolist())
@@ -279,6 +285,7 @@ class Scheduler:
             raise SlotError(f"step {result.step} was answered, but step {step.plan.step} is next")
         self.stats.settled(result)
         self.tiering.settled(result.step, step.plan.tokens.size, result.forward_s)
+        self.cache.settled = result.step
         sampled = 0
         scores = iter(result.scores)
         for item in step.rows:
@@ -290,7 +297,7 @@ class Scheduler:
             if item.sample:
                 self._take_tokens(item.row, item, result, sampled)
                 sampled += 1 + len(item.drafts)
-            elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= len(item.row.request.prompt) - 1:
+            elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= item.row.goal:
                 self._finish(item.row, "length")
         self.flush()
         self.verify()
@@ -349,7 +356,7 @@ class Scheduler:
         row.kept += 1
         if computed and row.own and row.node is not None:
             # Its slot was planned before its id was known; now it is a token of the tree.
-            row.node, duplicates = self.cache.tree.extend(row.node, [token], row.own[:1])
+            row.node, duplicates = self.cache.tree.extend(row.node, [token], row.own[:1], request.priority)
             if duplicates:
                 self.cache.release(row.own[:1])
             del row.own[:1]
@@ -374,7 +381,7 @@ class Scheduler:
         self.programs.relieve()
         self.selects.fail(GenerationFailed(f"the model runner failed: {failed.message}"))
         self.tiering.void()
-        self.cache.tree.clear(reason="failure")
+        self.cache.invalidate()
         self.flush()
         self.verify()
 
@@ -383,6 +390,10 @@ class Scheduler:
     def _finish(self, row: Row, reason: FinishReason, *, stop_token: int | None = None) -> None:
         """The sample ends well, and the client hears of it."""
         if row.state is State.FINISHED:
+            return
+        refused = keep_prompt(self.cache, row)
+        if refused is not None:
+            self._fail(row.request, refused)
             return
         usage = self._end(row, reason)
         delta = TokenDelta(request_id=row.request.id, index=row.index)
@@ -400,7 +411,7 @@ class Scheduler:
         request = row.request
         if not request.finished:
             return None
-        usage = request.usage(self.clock())
+        usage = msgspec.structs.replace(request.usage(self.clock()), cache=cache_report(request))
         del self.requests[request.id]
         self.stats.finished_request(usage, outcome)
         return usage

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from radixrt.cache import PrefixCache
+from radixrt.cache import Paced
 from radixrt.checkpoint import open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
@@ -40,7 +40,9 @@ from radixrt.messages import (
 )
 from radixrt.results import ModelInfo
 from radixrt.scheduler.core import Scheduler
-from radixrt.scheduler.inspector import snapshot, tree_nodes
+from radixrt.scheduler.events import EventPublisher, KvEvents
+from radixrt.scheduler.inspector import answer
+from radixrt.scheduler.memory import make_cache
 from radixrt.scheduler.policies import PolicyOptions
 from radixrt.scheduler.requests import Limits
 from radixrt.scheduler.rows import RowTable
@@ -63,6 +65,8 @@ class SchedulerProcess:
         self._syncing: tuple[int, list[int]] | None = None
         """The TierWork whose end says that all is safe, and the queries that it answers."""
         context: zmq.Context[Any] = zmq.Context()
+        self._context = context
+        self._events: EventPublisher | None = None
         self._inward: Link[ToScheduler, Any] = Link(
             open_socket(context, zmq.PULL, config.scheduler_in, bind=False), ToScheduler
         )
@@ -86,8 +90,13 @@ class SchedulerProcess:
         poller.register(self._inward.socket, zmq.POLLIN)
         poller.register(self._runner.socket, zmq.POLLIN)
         poller.register(self._compiler.fileno(), zmq.POLLIN)
+        if self._events is not None:
+            poller.register(self._events.replay, zmq.POLLIN)
+        checked = True
         while True:
-            if not poller.poll(self._timeout_ms()) and not (self._scheduler.steps or self._scheduler.rows.waiting):
+            if not poller.poll(self._timeout_ms(checked)) and not (
+                self._scheduler.steps or self._scheduler.rows.waiting
+            ):
                 self._scheduler.tiering.sweep(self._scheduler.clock())
             for _, message in self._inward.receive():
                 self._take(message)
@@ -101,6 +110,11 @@ class SchedulerProcess:
                 elif isinstance(result, TierDone):
                     self._tier_done(result)
             self._advance()
+            self._scheduler.cache.keep_free()
+            if self._events is not None:
+                self._events.answer()
+                self._events.flush()
+            checked = self._paced.tick()
 
     def _start(self) -> None:
         """Read the vocabulary while the runner loads the model, then build the scheduler for the runner's pool."""
@@ -126,14 +140,20 @@ class SchedulerProcess:
             fair=config.fair,
             namespace_weights=config.namespace_weights,
         )
+        cache = make_cache(config, ready.kv_tokens)
+        if config.kv_events is not None:
+            events = KvEvents()
+            self._events = EventPublisher(self._context, events, config.kv_events, config.kv_events_replay)
+            cache.tree.watchers.append(events)
         self._scheduler = Scheduler(
-            rows=RowTable(PrefixCache(ready.kv_tokens), limits, policy),
+            rows=RowTable(cache, limits, policy),
             limits=limits,
             compiler=self._compiler,
             prefix_cache=config.prefix_cache,
             check=config.check,
             tier=ready.tier,
         )
+        self._paced = Paced(self._scheduler.rows.check, config.check_every_s)
         self._outward.send(
             Ready(
                 info=ModelInfo(
@@ -199,12 +219,16 @@ class SchedulerProcess:
     def _saved(self, query_id: int) -> SchedulerAnswer:
         return SchedulerAnswer(query_id=query_id, tier_tokens=len(self._scheduler.tiering.index) * CHUNK)
 
-    def _timeout_ms(self) -> int | None:
+    def _timeout_ms(self, checked: bool) -> int | None:
         """How long nothing need be done though nothing arrives."""
         scheduler, now = self._scheduler, self._scheduler.clock()
         left_s = [scheduler.deadlines.seconds_left(now), scheduler.tiering.seconds_left(now)]
         if not scheduler.steps and scheduler.tiering.behind(now):
             left_s.append(IDLE_S)
+        if not checked and self._config.check_every_s:
+            left_s.append(
+                self._config.check_every_s
+            )  # what was not checked while it was busy is checked once it is not
         return min((math.ceil(left * 1000) for left in left_s if left is not None), default=None)
 
     def _save(self) -> None:
@@ -215,18 +239,18 @@ class SchedulerProcess:
                 self._syncing, self._to_save = (number, self._to_save), []
 
     def _answer(self, query: SchedulerQuery) -> SchedulerAnswer:
-        if query.what == "tree":
-            return SchedulerAnswer(query_id=query.query_id, tree=tree_nodes(self._scheduler))
-        if query.what == "flush":
-            self._scheduler.tiering.clear()
-            return SchedulerAnswer(query_id=query.query_id, freed_tokens=self._scheduler.cache.tree.clear())
+        told = answer(self._scheduler, query)
+        if told.stats is None:
+            return told
         stats = msgspec.structs.replace(
-            snapshot(self._scheduler),
+            told.stats,
+            checks=self._paced.runs,
+            check_s=self._paced.seconds,
             grammar_compiles=self._compiler.compiles,
             grammar_cache_hits=self._compiler.cache_hits,
             grammar_compile_s=self._compiler.compile_seconds,
         )
-        return SchedulerAnswer(query_id=query.query_id, stats=stats)
+        return msgspec.structs.replace(told, stats=stats)
 
     def _advance(self) -> None:
         """Keep the runner busy first, then tell what is new."""

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from radixrt.cache import Ids, Node
+from radixrt.cache import Ids, Miss, Node
 from radixrt.grammar import Grammar, Matcher
 from radixrt.messages import Namespace, Score
 from radixrt.params import Constraint, SamplingParams
-from radixrt.results import ConstraintReport, Usage
+from radixrt.results import ConstraintReport, Pin, Usage
 
 
 class State(Enum):
@@ -81,9 +81,14 @@ class Request:
     """Clock reading by which it must be done; None: whenever."""
     grammar: Grammar | None = None
     rows: list[Row] = field(default_factory=list)
+    pin_s: float | None = None
+    """Its prompt is to be pinned for so long."""
+    pin: Pin | None = None
     cached_tokens: int = 0
     restored_tokens: int = 0
     """Brought back from a tier for this request."""
+    miss: Miss | None = None
+    """Why not more of the prompt was cached; only where that is asked for."""
     started: float | None = None
     first_token: float | None = None
     score_from: int = 0
@@ -115,6 +120,7 @@ class Request:
             ttft_s=first - self.arrived,
             total_s=now - self.arrived,
             constraint=ConstraintReport(self.grammar.backend, self.grammar.ignored) if self.grammar else None,
+            pin=self.pin,
         )
 
 
@@ -151,6 +157,7 @@ class Row:
     """Output tokens that count: all of them, or those up to a stop string's match."""
     admitted: int = 0
     """Order of admission; the youngest row is retracted first."""
+    locked_at: float = 0.0
     last_token_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -179,8 +186,8 @@ class Row:
 
     @property
     def goal(self) -> int:
-        """How many tokens must be computed: the last one only where its logits are wanted for a sample."""
-        return self.total if self.left > 0 else self.total - 1
+        """How many tokens must be computed: the last one only where its logits are wanted, or its slot is."""
+        return self.total if self.left > 0 or self.request.pin_s is not None else self.total - 1
 
     @property
     def ready(self) -> bool:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from radixrt.cache import PrefixCache, Slots
+from radixrt.cache import PrefixCache, Slots, explain
 from radixrt.messages import RowOpen
 from radixrt.scheduler.policies import PolicyOptions
 from radixrt.scheduler.policies.common import common_prefix
 from radixrt.scheduler.requests import Limits, Row, State
 from radixrt.scheduler.specs import row_open
+from radixrt.scheduler.stats import Sum
 from radixrt.scheduler.waiting import WaitingQueue
 
 
@@ -33,6 +34,8 @@ class RowTable:
     """Asked when slots are short: gives up locks of what does not run; whether there were any."""
     lent: Callable[[], Iterable[int]] = tuple
     """Slots that neither the tree nor a row owns: those of prefetches."""
+    locked: Sum = field(default_factory=Sum)
+    """Seconds that rows held their paths."""
     _free_ids: list[int] = field(default_factory=list)
     _admissions: int = 0
 
@@ -84,6 +87,13 @@ class RowTable:
         if request.started is None:
             request.started = now
             request.cached_tokens = length
+            tree.hit(node, request.priority)
+            self.cache.count_hits(node, request.restored_tokens)
+            if request.sampling.return_cache_report and length < row.match_limit:
+                request.miss = explain(node, row.tokens, length)
+        else:
+            tree.touch(node)
+        row.locked_at = now
         row.id = self._free_ids.pop()
         self.opens.append(row_open(row, self.limits))
         return True
@@ -126,6 +136,8 @@ class RowTable:
                 self.retract(victims[-1])
             elif self.cache.available:
                 count = min(count, self.cache.available)
+            elif len(self.running) == 1 and self.cache.pins.give_way(count):
+                continue  # alone, and everything else is given up: nobody waits for a pin for ever
             else:
                 self.retract(row)
                 return np.empty(0, dtype=np.int32)
@@ -165,6 +177,7 @@ class RowTable:
         """
         if row.node is not None:
             self.cache.tree.unlock(row.node)
+            self.locked.add(self.cache.clock() - row.locked_at)
         self.cache.release([*row.own, *row.reserve])
         row.node, row.own, row.reserve = None, [], []
         row.in_tree = row.planned = 0

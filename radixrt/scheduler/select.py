@@ -125,6 +125,8 @@ class Selects:
     """The first one found no slot in the last plan: nobody new may take any."""
     relief: Callable[[], bool] = lambda: False
     """Asks everybody who locks what is not in the step being planned to give it up; whether anybody did."""
+    rows_run: Callable[[], bool] = lambda: False
+    """Whether a row runs, and so will give back what it holds."""
     _ending: list[tuple[Select, Segment]] = field(default_factory=list)
     _step: int = 0
 
@@ -294,7 +296,9 @@ class Selects:
             if segment.node is None or tree.probe(select.namespace, segment.tokens, limit) > segment.planned:
                 node, length = tree.match(select.namespace, segment.tokens, limit)
                 tree.lock(node)
+                tree.hit(node, select.priority)
                 if segment.node is None:
+                    self.cache.count_hits(node)
                     select.held.append(segment)
                 else:
                     tree.unlock(segment.node)
@@ -310,6 +314,8 @@ class Selects:
         after = node.slots[-1] if node.slots else None
         while count > self.cache.available and self.relief():
             pass
+        if not self.cache.available and not self.rows_run():
+            self.cache.pins.give_way(count)  # nobody is there to wait for
         count = min(count, self.cache.available)
         return self.cache.allocate(count, after) if count else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from radixrt.messages import StepResult
+from radixrt.messages import StepPlan, StepResult
 from radixrt.results import Usage
 
 
@@ -35,6 +35,8 @@ class Stats:
     generation_tokens: int = 0
     drafts: int = 0
     accepted_drafts: int = 0
+    shared_read_tokens: int = 0
+    """A span that n rows share is read once: its length times n - 1 is spared."""
     steps: int = 0
     plan_s: float = 0.0
     step_s: float = 0.0
@@ -46,9 +48,12 @@ class Stats:
     inter_token: Sum = field(default_factory=Sum)
     total: Sum = field(default_factory=Sum)
 
-    def planned(self, seconds: float) -> None:
+    def planned(self, seconds: float, plan: StepPlan) -> None:
         self.steps += 1
         self.plan_s += seconds
+        if plan.spans.size:
+            lengths, rows = plan.spans[:, 1], plan.spans[:, 3] - plan.spans[:, 2]
+            self.shared_read_tokens += int(lengths @ (rows - 1))
 
     def settled(self, result: StepResult) -> None:
         self.step_s += result.forward_s + result.sample_s

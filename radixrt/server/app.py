@@ -16,7 +16,18 @@ from starlette.responses import Response
 import radixrt
 from radixrt.errors import RadixrtError
 from radixrt.results import ModelInfo
-from radixrt.server import anthropic, models, native, ollama, ollama_types, ops, page_routes, responses, tokens
+from radixrt.server import (
+    anthropic,
+    cache,
+    models,
+    native,
+    ollama,
+    ollama_types,
+    ops,
+    page_routes,
+    responses,
+    tokens,
+)
 from radixrt.server.anthropic_types import CountTokensRequest, MessagesRequest
 from radixrt.server.callers import Callers
 from radixrt.server.errors import on_http_exception, on_radixrt_error
@@ -24,7 +35,14 @@ from radixrt.server.hosts import CheckHost
 from radixrt.server.keys import Access, Keys
 from radixrt.server.metrics import HttpMetrics
 from radixrt.server.middleware import Guard, RequireKey
-from radixrt.server.native_types import DecodeRequest, EncodeRequest, GenerateRequest, ScoreRequest
+from radixrt.server.native_types import (
+    DecodeRequest,
+    EncodeRequest,
+    GenerateRequest,
+    PinRequest,
+    ScoreRequest,
+    UnpinRequest,
+)
 from radixrt.server.openai_chat import chat_completions
 from radixrt.server.openai_completions import completions
 from radixrt.server.openai_types import ChatRequest, CompletionRequest
@@ -79,8 +97,10 @@ ROUTES = (
     Route("GET", "/ready", ops.ready),
     Route("GET", "/metrics", ops.metrics, access="admin"),
     Route("GET", "/server_info", ops.server_info),
-    Route("GET", "/cache", ops.cache),
-    Route("POST", "/flush_cache", ops.flush_cache, access="admin"),
+    Route("GET", "/cache", cache.view),
+    Route("POST", "/flush_cache", cache.flush, access="admin"),
+    Route("POST", "/v1/cache/pin", cache.pin, PinRequest),
+    Route("POST", "/v1/cache/unpin", cache.unpin, UnpinRequest),
 )
 
 

@@ -30,6 +30,14 @@ class _Metered:
     async def agenerate(self, *args: Any, **kwargs: Any) -> Any:
         return _charged(await self._engine.agenerate(*args, **kwargs))
 
+    async def apin(self, *args: Any, **kwargs: Any) -> Any:
+        pin = await self._engine.apin(*args, **kwargs)
+        _charge(pin.tokens)
+        return pin
+
+    def for_tenant(self, tenant: str) -> ServingEngine:
+        return metered(self._engine.for_tenant(tenant))
+
     async def ascore(self, *args: Any, **kwargs: Any) -> Any:
         return _charged(await self._engine.ascore(*args, **kwargs))
 

@@ -21,12 +21,21 @@ GAUGES = {
     "kv_tokens": ("kv_tokens", "Slots of the KV pool."),
     "kv_used_tokens": ("kv_used", "Slots that running rows hold or lock."),
     "kv_cached_tokens": ("kv_cached", "Slots in the prefix tree that nobody locks."),
+    "cache_nodes": ("cache_nodes", "Nodes of the prefix tree."),
+    "cache_pins": ("pins", "Pins that stand."),
+    "cache_pinned_tokens": ("pinned_tokens", "Tokens that they keep in the prefix tree."),
 }
 COUNTERS = {
     "preemptions": ("preemptions", "Rows retracted under pressure, to be resumed."),
-    "evicted_tokens": ("evicted_tokens", "Cached tokens dropped for new ones."),
     "prefix_queries_tokens": ("prompt_tokens", "Prompt tokens looked up in the prefix tree."),
     "prefix_hits_tokens": ("cached_tokens", "Prompt tokens found there."),
+    "cache_pins_broken": ("pins_broken", "Pins that gave way before their time so that a request could go on."),
+    "shared_attention_saved_tokens": (
+        "shared_read_tokens",
+        "Reads of cached tokens spared by reading a shared span once for all its rows.",
+    ),
+    "cache_checks": ("checks", "Proofs of the cache's invariants."),
+    "cache_check_seconds": ("check_s", "Time spent on them."),
     "generation_tokens": ("generation_tokens", "Tokens generated."),
     "draft_tokens": ("draft_tokens", "Tokens guessed (forced by a constraint) and verified."),
     "accepted_draft_tokens": ("accepted_draft_tokens", "Of these, tokens that held."),
@@ -58,6 +67,7 @@ SUMMARIES = {
     "time_to_first_token_seconds": ("ttft_s", "From arrival to the first token."),
     "inter_token_seconds": ("inter_token_s", "Between two tokens of a sample."),
     "request_seconds": ("total_s", "From arrival to the end."),
+    "cache_lock_seconds": ("lock_s", "Time that rows held their paths in the prefix tree."),
 }
 
 
@@ -113,6 +123,21 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("radixrt_kv_usage_ratio", "Share of the KV pool that running rows hold.", value=usage)
         for name, (field, text) in COUNTERS.items():
             yield CounterMetricFamily(f"radixrt_{name}", text, value=getattr(stats, field))
+        for name, value, text in (
+            ("evicted_tokens", stats.evicted_tokens, "Cached tokens dropped for new ones, by eviction policy."),
+            ("evictions", stats.evictions, "Nodes, or tails of nodes, that were dropped for new ones."),
+        ):
+            evicted = CounterMetricFamily(f"radixrt_{name}", text, labels=["policy"])
+            evicted.add_metric([stats.eviction_policy], value)
+            yield evicted
+        hits = CounterMetricFamily(
+            "radixrt_cache_hit_tokens",
+            "Prompt tokens found when a request began: in the tree, in flight (a step computes them), or in a tier.",
+            labels=["source"],
+        )
+        for source in sorted({"tree", "in_flight", *stats.hit_tokens}):
+            hits.add_metric([source], stats.hit_tokens.get(source, 0))
+        yield hits
         prompt = CounterMetricFamily(
             "radixrt_prompt_tokens", "Prompt tokens by where they came from.", labels=["source"]
         )

@@ -48,6 +48,24 @@ class ScoreRequest(Body, kw_only=True, frozen=True):
     """As in a GenerateRequest; for all options together."""
 
 
+class PinRequest(Body, kw_only=True, frozen=True):
+    """POST /v1/cache/pin: compute a prompt and keep it cached. Answered by `radixrt.results.Pin`."""
+
+    prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
+    ttl_s: float
+    """Seconds."""
+    cache_salt: str | None = None
+    priority: int = 0
+    timeout_s: float | None = None
+
+
+class UnpinRequest(Body, kw_only=True, frozen=True):
+    """POST /v1/cache/unpin. Answered by the Pin that was, or 404."""
+
+    id: str
+    cache_salt: str | None = None
+
+
 class EncodeRequest(Body, kw_only=True, frozen=True):
     """POST /encode. Answered by `radixrt.backend.Tokens`: ids, rendered text, exact bytes of each token."""
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from radixrt.errors import Aborted
-from radixrt.results import ConstraintReport, FinishReason, Usage
+from radixrt.results import CacheReport, ConstraintReport, FinishReason, Usage
 
 encode = msgspec.json.Encoder().encode
 
@@ -30,6 +30,8 @@ class UsageBody(_Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    cache: CacheReport | UnsetType = UNSET
+    """Where return_cache_report asked for it."""
 
 
 class TopToken(_Struct, kw_only=True):
@@ -174,6 +176,7 @@ def usage_body(usage: Usage) -> UsageBody:
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
         prompt_tokens_details=PromptDetails(cached_tokens=usage.cached_tokens),
+        cache=usage.cache or UNSET,
     )
 
 

@@ -102,6 +102,7 @@ class CommonRequest(_Struct, kw_only=True):
     return_token_ids: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    return_cache_report: bool | None = None
 
     # Constraints; one at a time.
     response_format: ResponseFormat | None = None

@@ -1,4 +1,4 @@
-"""Watching and steering: /health, /ready, /metrics, /server_info, /cache, /flush_cache."""
+"""Watching and steering: /health, /ready, /metrics, /server_info."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 import radixrt
 from radixrt.errors import InvalidRequest, NotFound, RadixrtError
-from radixrt.results import CacheNode, TierStats
 from radixrt.server import callers
 from radixrt.server.body import decoder, read_body
 from radixrt.server.metrics import exposition
@@ -19,17 +18,6 @@ from radixrt.server.state import ServerState, Stage
 
 class Status(msgspec.Struct, frozen=True):
     status: Stage
-
-
-class CacheTree(msgspec.Struct, frozen=True):
-    nodes: list[CacheNode]
-    """Depth first."""
-    tier: TierStats | None = None
-    """What lies behind the tree, of all namespaces together; null where nothing does."""
-
-
-class Flushed(msgspec.Struct, frozen=True):
-    freed_tokens: int
 
 
 async def health(request: Request) -> Response:
@@ -68,17 +56,6 @@ async def server_info(request: Request) -> Response:
             tier=(await state.engine.astats()).tier,
         )
     )
-
-
-async def cache(request: Request) -> Response:
-    """The prefix tree: depth, tokens, hits, locks, age, and how each node's text begins; and what the tier holds."""
-    engine = request.app.state.radixrt.engine
-    return json_response(CacheTree(nodes=await engine.atree(), tier=(await engine.astats()).tier))
-
-
-async def flush_cache(request: Request) -> Response:
-    """Drop what nobody uses from the prefix tree."""
-    return json_response(Flushed(freed_tokens=await request.app.state.radixrt.engine.aflush()))
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,7 +19,8 @@ from typing import Literal, Protocol, TypeAlias
 
 from radixrt.backend import Backend
 from radixrt.errors import EngineDead, NotFound, Overloaded, RadixrtError, StartupError
-from radixrt.results import CacheNode, EngineStats, ModelInfo
+from radixrt.results import CacheView, EngineStats, ModelInfo
+from radixrt.server.callers import current
 from radixrt.server.metered import metered
 from radixrt.server.responses_store import ResponseStore
 from radixrt.server.restarts import Restarts
@@ -40,7 +41,11 @@ class ServingEngine(Backend, Protocol):
 
     async def astats(self) -> EngineStats: ...
 
-    async def atree(self) -> list[CacheNode]: ...
+    async def acache(self, *, cache_salt: str | None = None) -> CacheView: ...
+
+    def for_tenant(self, tenant: str) -> ServingEngine:
+        """The same engine with a part of the prefix tree that no other tenant shares or sees."""
+        ...
 
     async def aflush(self) -> int: ...
 
@@ -176,7 +181,8 @@ class ServerState:
 
     @property
     def engine(self) -> ServingEngine:
-        """The engine, if it can take a request now; else Overloaded (code `loading`) or EngineDead."""
+        """The engine, as the caller's namespace sees it, if it can take a request now; else Overloaded (code `loading`)
+        or EngineDead."""
         stage = self.stage
         if stage == "loading":
             raise Overloaded("the model is still being loaded; /ready tells when it can be used", code="loading")
@@ -185,7 +191,8 @@ class ServerState:
             raise Overloaded("the engine is being started again; /ready tells when it can be used", code="restarting")
         if engine is None or stage != "serving":
             raise EngineDead("a process of the engine has died", code="engine_dead")
-        return engine
+        tenant = current().namespace
+        return engine if tenant is None else engine.for_tenant(tenant)
 
     def engine_for(self, model: str | None) -> ServingEngine:
         """The engine that serves `model`; an absent name means the only one. NotFound for any other name."""

@@ -111,7 +111,7 @@ class ProgramTable:
             id=self._requests.next_id(),
             peer=peer,
             client_id=message.request_id,
-            namespace=Namespace(model=self._model_name, salt=message.cache_salt),
+            namespace=Namespace(model=self._model_name, tenant=message.tenant, salt=message.cache_salt),
             priority=message.priority,
             stream=message.stream,
             closed=message.closed,

@@ -50,9 +50,10 @@ from radixrt.messages import (
     Tokenize,
     ToScheduler,
     TreeAnswer,
-    TreeNode,
+    UnpinAnswer,
 )
-from radixrt.results import CacheNode, Delta
+from radixrt.results import Delta
+from radixrt.tokenizer.cache_text import cache_view, with_text
 from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.encode import PromptEncoder, all_special
@@ -140,7 +141,9 @@ class TokenizerServer:
         else:
             number = self._requests.next_id()
             self._queries[number] = (peer, message.request_id)
-            if not self._send_scheduler(SchedulerQuery(query_id=number, what=message.what)):
+            namespace = Namespace(model=self._model_name, tenant=message.tenant, salt=message.cache_salt)
+            query = SchedulerQuery(query_id=number, what=message.what, namespace=namespace, pin_id=message.pin_id)
+            if not self._send_scheduler(query):
                 del self._queries[number]
                 raise _busy()
 
@@ -164,7 +167,8 @@ class TokenizerServer:
             ids=ids,
             sampling=sampling,
             constraint=message.constraint,
-            namespace=Namespace(model=self._model_name, salt=message.cache_salt),
+            namespace=Namespace(model=self._model_name, tenant=message.tenant, salt=message.cache_salt),
+            pin_s=message.pin_s,
             priority=message.priority,
             timeout_s=message.timeout_s,
         )
@@ -180,7 +184,7 @@ class TokenizerServer:
             prompt=np.asarray(request.prompt, dtype=np.int32),
             options=request.token_ids,
             base=np.asarray(request.base, dtype=np.int32),
-            namespace=Namespace(model=self._model_name, salt=message.cache_salt),
+            namespace=Namespace(model=self._model_name, tenant=message.tenant, salt=message.cache_salt),
             priority=message.priority,
         )
         if not self._send_scheduler(enqueue):
@@ -252,8 +256,9 @@ class TokenizerServer:
             return delta
         if scores is not None:
             request.prompt_logprobs = None
+        usage = item.usage and with_text(item.usage, self._vocabulary)
         return msgspec.structs.replace(
-            delta, usage=item.usage, prompt_logprobs=tuple(scores) if scores is not None else None
+            delta, usage=usage, prompt_logprobs=tuple(scores) if scores is not None else None
         )
 
     def _prompt_scores(self, request: Request, scores: PromptScores) -> None:
@@ -290,24 +295,18 @@ class TokenizerServer:
 
     def _answer_of(
         self, client_id: int, answer: SchedulerAnswer
-    ) -> StatsAnswer | TreeAnswer | FlushAnswer | SaveAnswer:
+    ) -> StatsAnswer | TreeAnswer | UnpinAnswer | FlushAnswer | SaveAnswer:  # fmt: skip
+        if answer.error is not None:
+            raise RadixrtError.from_info(answer.error)
         if answer.stats is not None:
             return StatsAnswer(request_id=client_id, stats=answer.stats)
         if answer.tree is not None:
-            return TreeAnswer(request_id=client_id, nodes=[self._cache_node(node) for node in answer.tree])
+            return TreeAnswer(request_id=client_id, view=cache_view(answer.tree, self._vocabulary))
+        if answer.pin is not None:
+            return UnpinAnswer(request_id=client_id, pin=answer.pin)
         if answer.tier_tokens is not None:
             return SaveAnswer(request_id=client_id, tier_tokens=answer.tier_tokens)
         return FlushAnswer(request_id=client_id, freed_tokens=answer.freed_tokens or 0)
-
-    def _cache_node(self, node: TreeNode) -> CacheNode:
-        return CacheNode(
-            depth=node.depth,
-            tokens=node.tokens,
-            hits=node.hits,
-            locks=node.locks,
-            age_s=node.age_s,
-            text=self._vocabulary.decode(node.head),
-        )
 
     def _new_state(self, state: Loading | Ready | StartupFailed) -> None:
         if isinstance(state, Ready):

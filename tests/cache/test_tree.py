@@ -111,7 +111,7 @@ def test_the_least_recently_used_leaf_goes_first_and_only_its_tail() -> None:
     cache = PrefixCache(64, clock=Clock())
     for text in ("one....", "two....", "three.."):
         cache.tree.unlock(insert(cache, text))
-    cache.tree.match("n", ids("one...."), 7)
+    cache.tree.hit(cache.tree.match("n", ids("one...."), 7)[0])
     assert cache.tree.evict(3) == 3
     assert cache.tree.probe("n", ids("two...."), 7) == 4
     assert cache.tree.probe("n", ids("three.."), 7) == 7
@@ -247,7 +247,7 @@ class History:
         elif move < 0.72:
             namespace, length = self.random.randrange(2), self.random.randint(1, 6)
             tokens = array("i", [self.random.randrange(3) for _ in range(length)])
-            self.cache.tree.match(namespace, tokens, length)
+            self.cache.tree.hit(self.cache.tree.match(namespace, tokens, length)[0])
         else:
             self.end()
         self.verify()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import copy
 import math
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -15,17 +16,27 @@ from collections.abc import AsyncIterator, Sequence
 from radixrt.backend import Tokens
 from radixrt.choosing import check_options, selection
 from radixrt.collect import Collector
-from radixrt.errors import Aborted, ConstraintError, ContextLengthExceeded, EngineDead, GenerationFailed, InvalidRequest
+from radixrt.errors import (
+    Aborted,
+    ConstraintError,
+    ContextLengthExceeded,
+    EngineDead,
+    GenerationFailed,
+    InvalidRequest,
+    NotFound,
+)
 from radixrt.messages import ChatPrompt, Prompt, Selected, TextPrompt, TokensPrompt
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
 from radixrt.results import (
     CacheNode,
+    CacheView,
     ConstraintReport,
     Delta,
     EngineStats,
     Generation,
     ModelInfo,
+    Pin,
     Scores,
     Selection,
     TokenLogprob,
@@ -58,6 +69,8 @@ class FakeBackend:
         """Cache salt, priority and timeout of the last `ascore`."""
         self.selected: tuple[Prompt, str, bool, str | None, int, float | None] | None = None
         """What the last `aselect` was given beside the options."""
+        self.tenant: str | None = None
+        self.pins: dict[str, tuple[Pin, str | None]] = {}
         self.active = 0
         self.aborted = 0
         self.finished: dict[str, int] = {}
@@ -257,8 +270,36 @@ class FakeBackend:
             cached_tokens=self.cached_tokens, finished=dict(self.finished), ttft_s=(0.5, 2),
         )  # fmt: skip
 
-    async def atree(self) -> list[CacheNode]:
-        return [CacheNode(depth=0, tokens=3, hits=1, locks=0, age_s=0.5, text="abc")]
+    async def acache(self, *, cache_salt: str | None = None) -> CacheView:
+        text = f"abc{self.tenant or ''}{cache_salt or ''}"
+        return CacheView(nodes=[CacheNode(depth=1, tokens=3, hits=1, locks=0, age_s=0.5, text=text)], tokens=3)
+
+    async def apin(
+        self,
+        prompt: PromptLike,
+        ttl: float,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Pin:
+        tokens = len(_render(as_prompt(prompt)))
+        if tokens > 100:
+            raise InvalidRequest("more would be pinned than may be", param="prompt", code="pin_quota")
+        pin = Pin(id=f"pin{len(self.pins)}", tokens=tokens, expires_in_s=ttl)
+        self.pins[pin.id] = (pin, cache_salt)
+        return pin
+
+    async def aunpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
+        found = self.pins.pop(str(pin), None)
+        if found is None or found[1] != cache_salt:
+            raise NotFound("there is no such pin here", param="id", code="pin_not_found")
+        return found[0]
+
+    def for_tenant(self, tenant: str) -> FakeBackend:
+        view = copy.copy(self)
+        view.tenant = tenant
+        return view
 
     async def aflush(self) -> int:
         return 3

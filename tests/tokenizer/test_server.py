@@ -43,6 +43,7 @@ from radixrt.messages import (
     TokensPrompt,
     TreeAnswer,
     TreeNode,
+    TreeView,
 )
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import EngineStats, ModelInfo, Usage
@@ -366,6 +367,10 @@ def test_a_tokenized_text_does_not_show_the_tokenizers_own_space(
     assert answer.text == "ab x" and b"".join(answer.pieces) == b"ab x"
 
 
+def tree_view(*nodes: TreeNode) -> TreeView:
+    return TreeView(nodes=[*nodes], tokens=5, truncated=False, pins=[], pinned_tokens=0, pin_quota=0)
+
+
 def test_queries(rig: Rig, vocabulary: Vocabulary) -> None:
     for request_id, what in enumerate(("stats", "tree", "flush"), start=1):
         rig.client(Query(request_id=request_id, what=what))  # type: ignore[arg-type]
@@ -373,12 +378,12 @@ def test_queries(rig: Rig, vocabulary: Vocabulary) -> None:
     assert len(set(queries.values())) == 3
     node = TreeNode(depth=1, tokens=5, hits=2, locks=0, age_s=1.5, head=vocabulary.encode("hello the"))
     rig.server.handle_scheduler(SchedulerAnswer(query_id=queries["flush"], freed_tokens=0))
-    rig.server.handle_scheduler(SchedulerAnswer(query_id=queries["tree"], tree=[node]))
+    rig.server.handle_scheduler(SchedulerAnswer(query_id=queries["tree"], tree=tree_view(node)))
     rig.server.handle_scheduler(SchedulerAnswer(query_id=queries["stats"], stats=EngineStats(running=3)))
     rig.server.handle_scheduler(SchedulerAnswer(query_id=queries["stats"], stats=EngineStats(running=4)))
     assert rig.sent(StatsAnswer) == [StatsAnswer(request_id=1, stats=EngineStats(running=3))]
     (tree,) = rig.sent(TreeAnswer)
-    assert tree.request_id == 2 and tree.nodes[0].text == "hello the" and tree.nodes[0].hits == 2
+    assert tree.request_id == 2 and tree.view.nodes[0].text == "hello the" and tree.view.nodes[0].hits == 2
     assert rig.sent(FlushAnswer) == [FlushAnswer(request_id=3, freed_tokens=0)]
 
 
@@ -386,7 +391,7 @@ def test_a_query_that_fails_is_answered(rig: Rig, vocabulary: Vocabulary, monkey
     rig.client(Query(request_id=1, what="tree"))
     node = TreeNode(depth=1, tokens=5, hits=2, locks=0, age_s=1.5, head=[])
     monkeypatch.setattr(vocabulary, "decode", None)
-    rig.server.handle_scheduler(SchedulerAnswer(query_id=rig.told(SchedulerQuery)[0].query_id, tree=[node]))
+    rig.server.handle_scheduler(SchedulerAnswer(query_id=rig.told(SchedulerQuery)[0].query_id, tree=tree_view(node)))
     (failed,) = rig.sent(Failed)
     assert (failed.request_id, failed.error.kind) == (1, "GenerationFailed")
 
