@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import copy
 import math
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -69,7 +68,6 @@ class FakeBackend:
         """Cache salt, priority and timeout of the last `ascore`."""
         self.selected: tuple[Prompt, str, bool, str | None, int, float | None] | None = None
         """What the last `aselect` was given beside the options."""
-        self.tenant: str | None = None
         self.pins: dict[str, tuple[Pin, str | None]] = {}
         self.active = 0
         self.aborted = 0
@@ -271,7 +269,7 @@ class FakeBackend:
         )  # fmt: skip
 
     async def acache(self, *, cache_salt: str | None = None) -> CacheView:
-        text = f"abc{self.tenant or ''}{cache_salt or ''}"
+        text = f"abc{cache_salt or ''}"
         return CacheView(nodes=[CacheNode(depth=1, tokens=3, hits=1, locks=0, age_s=0.5, text=text)], tokens=3)
 
     async def apin(
@@ -297,12 +295,23 @@ class FakeBackend:
         return found[0]
 
     def for_tenant(self, tenant: str) -> FakeBackend:
-        view = copy.copy(self)
-        view.tenant = tenant
-        return view
+        return TenantView(self, tenant)  # type: ignore[return-value]
 
     async def aflush(self) -> int:
         return 3
+
+
+class TenantView:
+    """The same backend, which says whose tree it shows."""
+
+    def __init__(self, backend: FakeBackend, tenant: str) -> None:
+        self._backend, self._tenant = backend, tenant
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._backend, name)
+
+    async def acache(self, *, cache_salt: str | None = None) -> CacheView:
+        return await self._backend.acache(cache_salt=f"/{self._tenant}/{cache_salt or ''}")
 
 
 async def _happens(ids: bytes) -> None:
