@@ -261,6 +261,8 @@ class CacheView(msgspec.Struct, frozen=True, kw_only=True):
     pinned_tokens: int = 0
     """Pinned by the tenant, in all its namespaces."""
     pin_quota: int = 0
+    tier: TierStats | None = None
+    """What lies behind the tree, of all namespaces together: only an operator of a server sees it."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

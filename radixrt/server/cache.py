@@ -10,6 +10,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.pinning import checked_ttl
 from radixrt.prompts import as_prompt
 from radixrt.server.body import decoder, read_body
+from radixrt.server.callers import current
 from radixrt.server.native_types import PinRequest, UnpinRequest
 from radixrt.server.openai_shapes import json_response
 from radixrt.server.sse import cancelled_when_gone
@@ -30,7 +31,10 @@ async def view(request: Request) -> Response:
     if unknown:
         raise InvalidRequest("the one parameter of /cache is cache_salt", param=min(unknown))
     salt = request.query_params.get("cache_salt")
-    return json_response(await state.engine.acache(cache_salt=salt))
+    seen = await state.engine.acache(cache_salt=salt)
+    if current().operator:
+        seen = msgspec.structs.replace(seen, tier=(await state.engine.astats()).tier)
+    return json_response(seen)
 
 
 async def pin(request: Request) -> Response:
