@@ -97,7 +97,7 @@ def test_each_policy_takes_what_a_scan_would(name: str) -> None:
     cache.tree.watchers.append(judge)
     inner = policy.used
 
-    def used(node: Node):  # noqa: ANN202 - the policy is told and the scan with it
+    def used(node: Node):
         scan.used(node)
         return inner(node)
 

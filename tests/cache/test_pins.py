@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from array import array
+from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -17,7 +19,7 @@ class Clock:
         return self.now
 
 
-def cached(cache: PrefixCache, ids: range | list[int], namespace: object = "n"):  # noqa: ANN201
+def cached(cache: PrefixCache, ids: range | list[int], namespace: object = "n"):
     tokens = array("i", ids)
     node, length = cache.tree.match(namespace, tokens, len(tokens))
     cache.tree.lock(node)
@@ -27,7 +29,7 @@ def cached(cache: PrefixCache, ids: range | list[int], namespace: object = "n"):
     return node
 
 
-def pin(cache: PrefixCache, ids: range | list[int], ttl: float, owner: str = "o", namespace: object = "n"):  # noqa: ANN201
+def pin(cache: PrefixCache, ids: range | list[int], ttl: float, owner: str = "o", namespace: object = "n"):
     node = cached(cache, ids, namespace)
     try:
         return cache.pins.add(namespace, owner, node, ttl)
@@ -113,10 +115,8 @@ def test_random_histories_of_pins() -> None:
             except PinQuota:
                 assert cache.pins.pinned("o") > 50
         elif move < 0.6 and names:
-            try:
+            with suppress(UnknownPin):
                 cache.pins.remove("n", names.pop(rng.randrange(len(names))))
-            except UnknownPin:
-                pass
         elif move < 0.7:
             cache.pins.give_way(rng.randint(1, 5))
         else:
@@ -150,7 +150,7 @@ def test_a_paced_check_keeps_its_share_of_the_time() -> None:
         paced.tick()
         clock.now += 0.05
     assert runs[0] == pytest.approx(1.0, abs=0.06)
-    assert all(b - a >= 5.0 for a, b in zip(runs, runs[1:], strict=False)) and len(runs) == 4
+    assert all(b - a >= 5.0 for a, b in pairwise(runs)) and len(runs) == 4
     assert not Paced(check, 0.0, clock=clock).tick()
 
 
