@@ -20,7 +20,7 @@ class Clock:
 
 
 class Scan:
-    """The rule of each policy, written as a scan over all leaves; it keeps nothing but what GreedyDual and SLRU need."""
+    """The rule of each policy, written as a scan over all leaves; it keeps only what GreedyDual and SLRU need."""
 
     def __init__(self, name: str, capacity: int) -> None:
         self.name = name

@@ -45,7 +45,6 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "--policy fcfs --no-prefix-cache --max-wait-s 2.5 "
         "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 "
         "--no-fair --namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
-        "--cache-dir d --cache-dir-bytes 6 --cache-host-bytes 7 "
         "--eviction cost --pin-quota 5 --low-watermark 0.1 --high-watermark 0.2 --check-every-s 2 "
         "--kv-events inproc://a --kv-events-replay inproc://b --log-format text "
         "--start-timeout-s 7 --seed 1 --max-tokens 9 --temperature 0 --top-p 0.5"
@@ -62,7 +61,6 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
         "lookahead": 0, "max_drafts": 3, "check": True,
         "log_level": "info", "log_format": "text", "start_timeout_s": 7.0,
-        "cache_dir": "d", "cache_dir_bytes": 6, "cache_host_bytes": 7,
         "eviction": "cost", "pin_quota": 5, "low_watermark": 0.1,
         "high_watermark": 0.2, "check_every_s": 2.0, "kv_events": "inproc://a", "kv_events_replay": "inproc://b",
     }  # fmt: skip
