@@ -60,7 +60,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: float = 0.0
     """... until this share is free. 0 and 0: only what is needed, when it is."""
     check_every_s: float = 1.0
-    """Prove the cache's invariants so often, at most 2 % of the time; 0: never. What it finds is logged and counted."""
+    """Prove the cache's invariants so often, at most 2 % of the time; 0: never. One that is broken ends the engine."""
     kv_events: str | None = None
     """ZeroMQ endpoint on which the tree's changes are published for routers; None: none are."""
     kv_events_replay: str | None = None
