@@ -62,7 +62,7 @@ def test_a_chat_by_keyboard(page: Any, served: Served) -> None:
     page.keyboard.type("More.")
     page.keyboard.press("Control+Enter")
     page.locator("#log .turn").first.get_by_text("More.").wait_for()
-    page.wait_for_function("!document.getElementById('go').disabled")
+    page.locator("#go:enabled").wait_for()
     messages = served.backend.seen[-1][0].messages  # type: ignore[union-attr]
     assert [message.role for message in messages] == ["user", "assistant", "user"] and messages[1].content == REPLY
 

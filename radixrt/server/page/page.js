@@ -178,8 +178,8 @@ function showTree(nodes) {
     const item = document.createElement("li");
     item.style.paddingLeft = `${node.depth}rem`;
     const used = node.locks ? `, ${node.locks} running` : "";
+    item.append(span("count", `${node.tokens} tokens, ${node.hits} hits${used}  `));
     item.append(span(node.locks ? "sampled" : "cached", node.text || "(root)"));
-    item.append(span("count", `  ${node.tokens} tokens, ${node.hits} hits${used}`));
     return item;
   });
   $("tree").replaceChildren(...items);
