@@ -81,6 +81,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     restored_tokens: int = 0
     """Of these, tokens that a tier (host memory, disk) brought back for this request."""
     completion_tokens: int = 0
+    grammar_s: float = 0.0
+    """From arrival at the scheduler until the constraint was compiled; part of `queue_s`."""
     queue_s: float = 0.0
     """From arrival at the scheduler to the first planned step."""
     ttft_s: float = 0.0

@@ -105,6 +105,15 @@ def serve(
             rich_help_panel=SERVER,
         ),
     ] = 5.0,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp-endpoint",
+            metavar="URL",
+            help="Send OpenTelemetry traces there (needs radixrt[otel]).",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
     on_engine_death: Annotated[
         OnEngineDeath,
         typer.Option(
@@ -129,6 +138,7 @@ def serve(
     from radixrt.server.restarts import Restarts
     from radixrt.server.serve import Tls
     from radixrt.server.serve import serve as serve_http
+    from radixrt.server.tracing import over_http
 
     if (ssl_certfile is None) != (ssl_keyfile is None) or (ssl_ca_certs and not ssl_certfile):
         raise typer.BadParameter("--ssl-certfile and --ssl-keyfile go together, --ssl-ca-certs with both")
@@ -144,6 +154,7 @@ def serve(
             keys=keys_of(api_key or (), file=api_key_file, admin=admin_api_key),
             allowed_hosts=allowed_host or (),
             cors_origins=cors_origin or (),
+            tracing=over_http(otlp_endpoint) if otlp_endpoint else None,
             restarts=Restarts() if on_engine_death == "restart" else None,
             drain_timeout_s=drain_timeout_s,
             access_log=engine_options["log_level"] in ("debug", "info"),

@@ -120,7 +120,7 @@ class Scheduler:
             if isinstance(answer, RadixrtError):
                 self._fail(request, answer)
                 continue
-            request.grammar = answer
+            request.grammar, request.grammar_s = answer, self.clock() - request.arrived
             for row in request.rows:
                 row.matcher = answer.matcher(request.sampling.stop_token_ids)
             rows = [row for row in request.rows if row.state is State.WAITING]

@@ -80,6 +80,8 @@ class Request:
     deadline: float | None = None
     """Clock reading by which it must be done; None: whenever."""
     grammar: Grammar | None = None
+    grammar_s: float = 0.0
+    """From arrival until the constraint was compiled."""
     rows: list[Row] = field(default_factory=list)
     pin_s: float | None = None
     """Its prompt is to be pinned for so long."""
@@ -116,6 +118,7 @@ class Request:
             cached_tokens=self.cached_tokens,
             restored_tokens=min(self.restored_tokens, self.cached_tokens),
             completion_tokens=sum(row.kept for row in self.rows),
+            grammar_s=self.grammar_s,
             queue_s=started - self.arrived,
             ttft_s=first - self.arrived,
             total_s=now - self.arrived,

@@ -52,6 +52,7 @@ from radixrt.server.restarts import Restarts
 from radixrt.server.select import select
 from radixrt.server.select_types import SelectRequest
 from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
+from radixrt.server.tracing import Tracing
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def create_app(
     cors_origins: Sequence[str] = (),
     limits: Limits | None = None,
     restarts: Restarts | None = None,
+    tracing: Tracing | None = None,
     on_ready: Callable[[ModelInfo], None] | None = None,
 ) -> FastAPI:
     """An application that serves `engine`.
@@ -136,6 +138,8 @@ def create_app(
             yield
         finally:
             await anyio.to_thread.run_sync(state.close)
+            if tracing is not None:
+                await anyio.to_thread.run_sync(tracing.close)
 
     # The interactive pages would load scripts from elsewhere; the description itself stays at /openapi.json.
     app = FastAPI(
@@ -162,7 +166,7 @@ def create_app(
         )  # fmt: skip
     if allowed_hosts is not None:
         app.add_middleware(CheckHost, allowed=allowed_hosts)
-    app.add_middleware(Guard, metrics=app.state.http_metrics, requests=state.requests)
+    app.add_middleware(Guard, metrics=app.state.http_metrics, requests=state.requests, tracing=tracing)
     if cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"]

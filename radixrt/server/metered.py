@@ -1,13 +1,14 @@
-"""An engine whose every answer is charged to the caller, whichever route asked for it."""
+"""An engine whose every answer is charged to the caller and drawn into the trace, whichever route asked for it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from radixrt.results import Delta, Usage
-from radixrt.server import callers
+from radixrt.server import callers, tracing
 
 if TYPE_CHECKING:
     from radixrt.server.state import ServingEngine
@@ -28,7 +29,7 @@ class _Metered:
         return getattr(self._engine, name)
 
     async def agenerate(self, *args: Any, **kwargs: Any) -> Any:
-        return _charged(await self._engine.agenerate(*args, **kwargs))
+        return await _counted(self._engine.agenerate(*args, **kwargs))
 
     async def apin(self, *args: Any, **kwargs: Any) -> Any:
         pin = await self._engine.apin(*args, **kwargs)
@@ -39,29 +40,33 @@ class _Metered:
         return metered(self._engine.for_tenant(tenant))
 
     async def ascore(self, *args: Any, **kwargs: Any) -> Any:
-        return _charged(await self._engine.ascore(*args, **kwargs))
+        return await _counted(self._engine.ascore(*args, **kwargs))
 
     async def aselect(self, *args: Any, **kwargs: Any) -> Any:
-        return _charged(await self._engine.aselect(*args, **kwargs))
+        return await _counted(self._engine.aselect(*args, **kwargs))
 
     async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
         """A stream that is left early is charged for the tokens that came."""
-        tokens = 0
+        tokens, began = 0, time.time_ns()
         try:
             async with aclosing(cast("Any", self._engine.astream(*args, **kwargs))) as deltas:
                 async for delta in deltas:
                     tokens += len(delta.token_ids)
                     if delta.usage is not None:
                         tokens = _tokens(delta.usage)
+                        tracing.answered(began, delta.usage)
                     yield delta
         finally:
             _charge(tokens)
 
 
-def _charged(answer: Any) -> Any:
+async def _counted(call: Awaitable[Any]) -> Any:
+    began = time.time_ns()
+    answer = await call
     usage = getattr(answer, "usage", None)
     if isinstance(usage, Usage):
         _charge(_tokens(usage))
+        tracing.answered(began, usage)
     return answer
 
 

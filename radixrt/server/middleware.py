@@ -21,6 +21,7 @@ from radixrt.server.metrics import HttpMetrics, route_of
 from radixrt.server.running import Requests
 from radixrt.server.running import current as running_now
 from radixrt.server.sse import ClientGone
+from radixrt.server.tracing import Tracing
 
 access_log = logging.getLogger("radixrt.access")
 
@@ -92,10 +93,13 @@ class Guard:
     """Give each request an id of our own, count and log it once, by its route's template and never by what the client
     wrote, and turn an unexpected exception into a 500 that hides it."""
 
-    def __init__(self, app: ASGIApp, *, metrics: HttpMetrics, requests: Requests) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: HttpMetrics, requests: Requests, tracing: Tracing | None = None
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._requests = requests
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -103,6 +107,7 @@ class Guard:
             return
         status, begun, name = 0, time.monotonic(), f"req_{uuid.uuid4().hex}"
         request_id.set(name)
+        span = self._tracing.began(scope["headers"], scope["method"]) if self._tracing is not None else None
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -129,7 +134,10 @@ class Guard:
             await fail(as_radixrt_error(error))
         finally:
             self._metrics.count(scope, status or 500)
+            method, route = route_of(scope)
+            if self._tracing is not None:
+                self._tracing.ended(span, route, method, status or 500)
             access_log.info(
                 "%s %s %d %.0f ms %s",
-                *route_of(scope), status or 500, 1000 * (time.monotonic() - begun), scope.get("radixrt.caller") or "-",
+                method, route, status or 500, 1000 * (time.monotonic() - begun), scope.get("radixrt.caller") or "-",
             )  # fmt: skip

@@ -24,6 +24,7 @@ from radixrt.server.http_protocol import BoundedHttpProtocol
 from radixrt.server.keys import Keys
 from radixrt.server.restarts import Restarts
 from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
+from radixrt.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def serve(
     limits: Limits | None = None,
     drain_timeout_s: float = 5.0,
     restarts: Restarts | None = None,
+    tracing: Tracing | None = None,
     dead_grace_s: float = 10.0,
     access_log: bool = False,
     on_bound: Callable[[str], None] | None = None,
@@ -77,6 +79,7 @@ def serve(
         cors_origins=cors_origins,
         limits=limits,
         restarts=restarts,
+        tracing=tracing,
         on_ready=on_ready,
     )
     state: ServerState = app.state.radixrt
