@@ -405,7 +405,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     ids: list[int] = []
     forced: bool = False
-    """The constraint left one token alone: it would have come whatever the model thinks. Of the one token in `ids`."""
+    """Of the one token in `ids`: the constraint let no other text follow, whatever the model thinks."""
     logprobs: list[float] = []
     """One a token, where asked for; else empty."""
     top_ids: list[list[int]] = []

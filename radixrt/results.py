@@ -122,7 +122,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     forced: tuple[tuple[int, int], ...] = ()
     """Of this sample's text so far, in order: characters [start, end) of tokens, new with this delta, that the
-    constraint forced: no other token was possible."""
+    constraint forced: no other text was possible."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     forced: tuple[tuple[int, int], ...] = ()
-    """Characters [start, end) of the text that the constraint forced, in order, none of them adjoining."""
+    """Characters [start, end) of the text that the constraint forced, in order, none of them adjoining. Told of tokens
+    that are the tokenizer's own spelling of the only possible text, or the only possible token."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,8 +42,8 @@ class PlannedRow:
     drafts: list[int] = field(default_factory=list)
     """Guesses at the end of `tokens`: what the row may sample next."""
     score: ScoreSpec | None = None
-    forced: list[bool] = field(default_factory=list)
-    """For each line that is sampled, whether its token mask leaves one token; filled with the masks."""
+    forced: list[int] = field(default_factory=list)
+    """For each line that is sampled, the token its constraint forces (`drafts.fill_lines`); filled with the masks."""
     context: list[tuple[Node, int]] = field(default_factory=list)
     """Nodes of the path and how many tokens of each belong to it; filled when the plan is built, since planning other
     rows of the step may still split nodes."""

@@ -35,7 +35,7 @@ from radixrt.results import FinishReason, Usage
 from radixrt.scheduler.admission import Compiler, to_request
 from radixrt.scheduler.batch import PlannedRow, Step, build_plan
 from radixrt.scheduler.deadlines import Deadlines
-from radixrt.scheduler.drafts import drafts_for, fill_lines
+from radixrt.scheduler.drafts import ONE_LEFT, drafts_for, fill_lines
 from radixrt.scheduler.memory import cache_report, check_pin, keep_prompt
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
@@ -314,7 +314,8 @@ class Scheduler:
         for i in range(1 + len(item.drafts)):
             guessed = i < len(item.drafts) and int(result.tokens[first + i]) == item.drafts[i]
             if row.state is not State.FINISHED:
-                forced = i < len(item.forced) and item.forced[i]
+                token = int(result.tokens[first + i])
+                forced = i < len(item.forced) and item.forced[i] in (token, ONE_LEFT)
                 self._take_token(row, result, first + i, computed=guessed or not item.drafts, forced=forced)
             self.stats.accepted_drafts += guessed
             if not guessed:

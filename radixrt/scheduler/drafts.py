@@ -13,6 +13,10 @@ from radixrt.grammar import Bitmask, Matcher, TokenRefused
 from radixrt.scheduler.requests import Row
 
 
+FREE, ONE_LEFT = -1, -2
+"""What `fill_lines` says where no token is forced, and where only one is possible."""
+
+
 def drafts_for(row: Row, most: int) -> list[int]:
     """At most `most` tokens that the row's constraint forces next.
 
@@ -27,12 +31,14 @@ def drafts_for(row: Row, most: int) -> list[int]:
     return row.matcher.forced()[:most]
 
 
-def fill_lines(matcher: Matcher, drafts: list[int], bitmask: Bitmask, first: int) -> list[bool]:
+def fill_lines(matcher: Matcher, drafts: list[int], bitmask: Bitmask, first: int) -> list[int]:
     """Masks of a row and its guesses: line `first` for the next token, each further one behind one more guess. For each
-    line, whether it leaves one token alone.
+    line, the token that the constraint forces there: in one spelling of the only text that may follow, or as the only
+    token that is left (ONE_LEFT); FREE where there is none.
 
     A guess that the constraint does not take cannot be sampled either: what stands behind it never counts.
     """
+    run = matcher.forced()
     matcher.fill(bitmask, first)
     taken = 0
     try:
@@ -45,5 +51,6 @@ def fill_lines(matcher: Matcher, drafts: list[int], bitmask: Bitmask, first: int
     finally:
         matcher.rollback(taken)
     bits = np.bitwise_count(bitmask[first : first + 1 + len(drafts)].view(np.uint32))
-    left: list[bool] = (bits.sum(axis=1, dtype=np.int64) == 1).tolist()
-    return left
+    one_left = (bits.sum(axis=1, dtype=np.int64) == 1).tolist()
+    forced = [run[i] if run[:i] == drafts[:i] and i < len(run) else FREE for i in range(len(one_left))]
+    return [ONE_LEFT if alone else token for alone, token in zip(one_left, forced, strict=True)]

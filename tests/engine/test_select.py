@@ -15,7 +15,7 @@ from radixrt import Client, Engine, SamplingParams
 from radixrt.choosing import decide
 from radixrt.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from radixrt.lang import assistant, function, select, user
-from radixrt.params import ChoicesMethod
+from radixrt.params import ChoicesMethod, Constraint
 from tests.server.conftest import serving
 
 METHODS: tuple[ChoicesMethod, ...] = (
@@ -132,6 +132,34 @@ def test_over_http(tiny: Engine) -> None:
             )
             assert there.scores == pytest.approx(here.scores, abs=1e-5) and there.index == here.index
             assert there.written == here.written and math.isfinite(sum(there.scores))
+
+
+def test_a_choice_is_always_one_of_the_choices(tiny: Engine) -> None:
+    """R16: under the wildest sampling; the tiny model gives every token about the same probability."""
+    choices = ("-2", "7", "42", " Mango", "Mango")
+    constraint = Constraint(kind="choice", choices=choices)
+
+    async def fifty() -> list[str]:
+        params = [SamplingParams(temperature=2.0, seed=seed, max_tokens=20) for seed in range(50)]
+        answers = await asyncio.gather(*(tiny.agenerate("Say", one, constraint=constraint) for one in params))
+        return [answer.text for answer in answers]
+
+    texts = asyncio.run(fifty())
+    assert set(texts) <= set(choices) and len(set(texts)) > 2
+
+
+def test_forced_text_is_reported(tiny: Engine) -> None:
+    """Of a record with one free digit everything else is forced; the tiny model often spells it in other tokens than
+    the tokenizer would, and those are not told."""
+    constraint = Constraint(kind="regex", value=r'\{"a": [0-9], "b": "x"\}')
+    params = SamplingParams(temperature=0, max_tokens=40)
+    (choice,) = tiny.generate("Say", params, constraint=constraint).choices
+    digit = next(i for i, c in enumerate(choice.text) if c.isdigit())
+    covered = {i for start, end in choice.forced for i in range(start, end)}
+    assert digit not in covered and 2 * len(covered) > len(choice.text) and covered < set(range(len(choice.text)))
+    streamed = [span for delta in tiny.stream("Say", params, constraint=constraint) for span in delta.forced]
+    assert {i for start, end in streamed for i in range(start, end)} == covered
+    assert tiny.generate("Say", params).choices[0].forced == ()
 
 
 def test_many_at_once_and_those_that_are_left(tiny: Engine) -> None:

