@@ -12,7 +12,6 @@ import numpy as np
 from radixrt.grammar import Bitmask, Matcher, TokenRefused
 from radixrt.scheduler.requests import Row
 
-
 FREE, ONE_LEFT = -1, -2
 """What `fill_lines` says where no token is forced, and where only one is possible."""
 
