@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,28 @@ def guarded(x: Inputs, guards: Guards) -> Inputs:
     return Inputs(qk[:, :heads], qk[:, heads:], guards.put(x.v), guards.put(x.keys), guards.put(x.values))
 
 
+class GuardedPlans:
+    """`make_plan` whose arrays lie between absurd numbers: an item or a slot from there is far outside everything."""
+
+    def __init__(self, guards: Guards) -> None:
+        self._guards = guards
+        self._plan: plans.AttentionPlan | None = None
+
+    def __call__(self, *args: Any, **options: Any) -> GuardedPlans:
+        self._plan = plans.make_plan(*args, **options).to(torch.device("cpu"))
+        return self
+
+    def to(self, device: torch.device) -> plans.AttentionPlan:
+        plan, put = self._plan, self._guards.put
+        assert plan is not None
+        return replace(
+            plan, index=put(plan.index), positions=put(plan.positions), merged=put(plan.merged),
+            merge_starts=put(plan.merge_starts), merge_parts=put(plan.merge_parts),
+            items={height: put(items) for height, items in plan.items.items()},
+            ancestors=None if plan.ancestors is None else put(plan.ancestors),
+        )  # fmt: skip
+
+
 def check(
     tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None = None, cap: float | None = None,
     seed: int = 0, parents: np.ndarray | None = None, kernel: str = "tree_attention",
@@ -78,6 +101,7 @@ def check(
         guards = Guards()
         x = guarded(inputs(tree, *shape, dtype, seed), guards)
         own = (x.k, x.v) if kernel == "tree_attention" else ()
+        patch.setattr("radixrt.kernels.triton.attention.make_plan", GuardedPlans(guards))
         with poisoned_outputs(patch, guards):
             out = getattr(ops, kernel)(x.q, *own, x.keys, x.values, layout, scale, window, soft_cap=cap)
         guards.check()
