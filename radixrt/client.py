@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
+import numpy as np
 
 from radixrt.backend import Tokens
 from radixrt.choosing import check_options
@@ -26,10 +27,12 @@ from radixrt.errors import (
     RadixrtError,
     Unauthorized,
 )
+from radixrt.http_program import HttpProgram
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.pinning import checked_ttl, pin_name
-from radixrt.prompts import PromptLike, as_prompt
+from radixrt.prompts import PromptLike, as_prompt, token_array
 from radixrt.results import CacheView, Delta, Generation, ModelInfo, Pin, Scores, Selection
+from radixrt.segments import ProgramEvent
 from radixrt.server.native_types import (
     Decoded,
     DecodeRequest,
@@ -41,6 +44,7 @@ from radixrt.server.native_types import (
     UnpinRequest,
     to_json,
 )
+from radixrt.server.program_types import ProgramRequest
 from radixrt.server.select_types import SelectRequest
 
 if TYPE_CHECKING:
@@ -171,6 +175,31 @@ class Client:
     ) -> AsyncIterator[Delta]:
         body = self._generate_body(prompt, sampling_params, constraint, cache_salt, priority, timeout, stream=True)
         return self._astream(body)
+
+    # --- programs ---------------------------------------------------------------------------------------------------
+
+    programs_grow = False
+    """A program request takes nothing more once it is sent (HTTP has no way back)."""
+
+    def aprogram(
+        self,
+        *,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        stream: bool = True,
+    ) -> HttpProgram:
+        """An empty program request; what is appended goes out as one POST /v1/programs."""
+        timeout = self._timeout if timeout is None else timeout
+
+        def post(items: Sequence[Any]) -> AsyncIterator[ProgramEvent]:
+            # Events are asked for in any case: they are what a program goes on from.
+            body = ProgramRequest(
+                items=list(items), cache_salt=cache_salt, priority=priority, stream=True, timeout_s=timeout
+            )
+            return self._aprogram(body)
+
+        return HttpProgram(post)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
@@ -395,6 +424,20 @@ class Client:
                         yield _delta(line)
         raise EngineDead("the server ended the stream before the answer was complete")
 
+    async def _aprogram(self, body: ProgramRequest) -> AsyncIterator[ProgramEvent]:
+        arguments = self._arguments(body, body.timeout_s)
+        with self._failures():
+            async with self._async_client().stream("POST", "/v1/programs", **arguments) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _error(response)
+                lines = _Lines()
+                async for chunk in response.aiter_bytes():
+                    for line in lines.feed(chunk):
+                        if line == DONE:
+                            return
+                        yield _program_event(line)
+
     def _arguments(self, body: object, timeout: float | None) -> dict[str, Any]:
         import httpx
 
@@ -466,6 +509,20 @@ class _Lines:
     def feed(self, chunk: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [line.removeprefix(b"data: ") for line in lines if line]
+
+
+def _program_event(data: bytes) -> ProgramEvent:
+    if data.startswith(b'{"error"'):
+        raise _rebuilt(json.loads(data)["error"], RadixrtError)
+    event: ProgramEvent = msgspec.json.decode(data, type=ProgramEvent, dec_hook=_ids)
+    return event
+
+
+def _ids(kind: type, value: object) -> object:
+    """Arrays are lists in JSON."""
+    if kind is np.ndarray and isinstance(value, list):
+        return token_array(value)
+    raise NotImplementedError(f"{kind} does not come in JSON")
 
 
 def _delta(data: bytes) -> Delta:

@@ -47,6 +47,8 @@ from radixrt.server.openai_chat import chat_completions
 from radixrt.server.openai_completions import completions
 from radixrt.server.openai_types import ChatRequest, CompletionRequest
 from radixrt.server.openapi import describe
+from radixrt.server.program_types import ProgramRequest
+from radixrt.server.programs import programs
 from radixrt.server.responses_types import ResponsesRequest
 from radixrt.server.restarts import Restarts
 from radixrt.server.select import select
@@ -72,6 +74,7 @@ ROUTES = (
     Route("POST", "/v1/chat/completions", chat_completions, ChatRequest),
     Route("POST", "/v1/completions", completions, CompletionRequest),
     Route("POST", "/v1/select", select, SelectRequest),
+    Route("POST", "/v1/programs", programs, ProgramRequest),
     Route("POST", "/v1/responses", responses.create, ResponsesRequest),
     Route("GET", "/v1/responses/{response_id}", responses.retrieve),
     Route("DELETE", "/v1/responses/{response_id}", responses.delete),

@@ -70,6 +70,11 @@ async def _counted(call: Awaitable[Any]) -> Any:
     return answer
 
 
+def charge(usage: Usage) -> None:
+    """Charge the caller for a part of an answer."""
+    _charge(_tokens(usage))
+
+
 def _tokens(usage: Usage) -> int:
     return usage.prompt_tokens + usage.completion_tokens
 
