@@ -26,6 +26,7 @@ from radixrt.server import (
     ops,
     page_routes,
     responses,
+    systemone,
     tokens,
 )
 from radixrt.server.anthropic_types import CountTokensRequest, MessagesRequest
@@ -75,6 +76,7 @@ ROUTES = (
     Route("POST", "/v1/completions", completions, CompletionRequest),
     Route("POST", "/v1/select", select, SelectRequest),
     Route("POST", "/v1/programs", programs, ProgramRequest),
+    Route("POST", "/v1/systemone", systemone.systemone, systemone.SystemOneRequest),
     Route("POST", "/v1/responses", responses.create, ResponsesRequest),
     Route("GET", "/v1/responses/{response_id}", responses.retrieve),
     Route("DELETE", "/v1/responses/{response_id}", responses.delete),

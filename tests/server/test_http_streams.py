@@ -27,7 +27,7 @@ def send(served: Served, path: str, body: dict[str, Any]) -> socket.socket:
     """A request on a bare socket, which the test may drop as it likes."""
     connection = socket.create_connection(served.address(), timeout=10)
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection
 
