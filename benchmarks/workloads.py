@@ -1,4 +1,4 @@
-"""The six workloads. Prompts are made from a seed: a new seed is a cold cache, the same seed the same prompts."""
+"""The seven workloads. Prompts are made from a seed: a new seed is a cold cache, the same seed the same prompts."""
 
 from __future__ import annotations
 
@@ -98,6 +98,14 @@ async def agents(server: Server, rng: random.Random) -> list[Record]:
         return records
 
     return [record for records in await asyncio.gather(*map(agent, questions)) for record in records]
+
+
+async def copying(server: Server, rng: random.Random) -> list[Record]:
+    """16 chats, 4 at once, each asked to repeat a text of 70 words, at most 112 tokens."""
+    texts = [prose(rng, 70) for _ in range(16)]
+    system = {"role": "system", "content": "You repeat texts word for word."}
+    asked = [[system, {"role": "user", "content": f"Repeat this text exactly:\n\n{text}"}] for text in texts]
+    return await at_once(4, [server.chat(messages, max_tokens=112) for messages in asked])
 
 
 async def json_records(server: Server, rng: random.Random) -> list[Record]:
@@ -200,6 +208,7 @@ WORKLOADS: dict[str, Workload] = {
     "batch": batch,
     "shared": shared,
     "agents": agents,
+    "copy": copying,
     "json": json_records,
     "choice": choice,
 }

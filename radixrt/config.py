@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from radixrt.errors import StartupError
 from radixrt.limits import Limits
 
 LogFormat = Literal["text", "json"]
@@ -74,8 +75,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     lookahead: int = 1
     """Steps planned ahead of the one whose tokens are not known yet; 0: one step at a time."""
     max_drafts: int = 8
-    """Tokens that a constraint forces, at most so many, are guessed and verified with their predecessor in one step; 0:
-    every token has its own step. The text is the same."""
+    """Tokens that are guessed, at most so many a row, and verified with their predecessor in one step; 0: every token
+    has its own step. The text is the same."""
+    draft_sources: str = "forced,tree"
+    """Where guesses come from, in order of preference, separated by commas: forced (by the constraint), tree (what
+    followed the row's last tokens before, in its namespace), model (of `draft_model`)."""
+    draft_model: str | None = None
+    """A small model with the same vocabulary that guesses; named like `model`. It adds `model` to the sources."""
+    max_draft_rows: int | None = None
+    """Steps of more rows carry no guesses but forced ones; None: while they pay, by the measured cost of a step."""
     check: bool = False
     """Prove the cache's invariants after every step (debugging; tests set it)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -84,6 +92,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = 300.0
     grammar: Limits = Limits()
     """What a constraint may cost (`--grammar-...`)."""
+
+
+DRAFT_SOURCES = ("forced", "tree", "model")
+
+
+def draft_sources(config: EngineConfig) -> tuple[str, ...]:
+    """The sources of guesses in order. StartupError for a name that is none, or a model that is not there."""
+    names = tuple(dict.fromkeys(name.strip() for name in config.draft_sources.split(",") if name.strip()))
+    unknown = [name for name in names if name not in DRAFT_SOURCES]
+    if unknown:
+        raise StartupError(
+            f"unknown source of drafts {unknown[0]!r}: there are {', '.join(DRAFT_SOURCES)}", param="draft_sources"
+        )
+    if "model" in names and config.draft_model is None:
+        raise StartupError("drafts from a model need one: name it with --draft-model", param="draft_model")
+    if config.draft_model is not None and "model" not in names:
+        names = (*names, "model")
+    return names
 
 
 class TokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +157,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     namespace_weights: dict[str, float]
     lookahead: int
     max_drafts: int
+    draft_sources: tuple[str, ...] = ("forced", "tree")
+    max_draft_rows: int | None = None
     grammar: Limits = Limits()
     check: bool
     log_level: str
@@ -151,6 +179,8 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str | None = None
     cache_dir_bytes: int = 0
     cache_host_bytes: int = 0
+    draft_path: str | None = None
+    """Directory or file of the draft model."""
     runner_address: str
     ipc_dir: str
     log_level: str

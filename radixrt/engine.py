@@ -19,7 +19,7 @@ import msgspec
 from radixrt.backend import Tokens
 from radixrt.choosing import selection
 from radixrt.collect import Collector
-from radixrt.config import EngineConfig
+from radixrt.config import EngineConfig, draft_sources
 from radixrt.connection import AsyncInbox, Connection, Inbox, SyncInbox
 from radixrt.errors import Aborted, EngineDead, InvalidRequest, RadixrtError, StartupError
 from radixrt.launch import Trio
@@ -95,8 +95,11 @@ class Engine:
         self._info: ModelInfo | None = None
         self._failure: RadixrtError | None = None
         self.started_at = time.monotonic()
-        path = resolve(self.config.model, progress=self._fetching if on_progress else None)
-        self._trio = Trio(self.config, path, self._process_died)
+        progress = self._fetching if on_progress else None
+        draft_sources(self.config)  # before anything is fetched or started
+        path = resolve(self.config.model, progress=progress)
+        draft = resolve(self.config.draft_model, progress=progress) if self.config.draft_model is not None else None
+        self._trio = Trio(self.config, path, self._process_died, draft)
         self._connection = Connection(self._trio.client_address, self._status)
         self._finalizer = weakref.finalize(self, _shut_down, self._connection, self._trio)
         self._wait_until_ready()

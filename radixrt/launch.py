@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig
+from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig, draft_sources
 from radixrt.runner.threads import environment, usable_cores
 from radixrt.transport import private_directory
 
@@ -39,7 +39,13 @@ class Trio:
     `on_death(name, exit code)` is called once from a watching thread when a process ends without being asked to.
     """
 
-    def __init__(self, config: EngineConfig, model_path: Path, on_death: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_path: Path,
+        on_death: Callable[[str, int], None],
+        draft_path: Path | None = None,
+    ) -> None:
         self.directory = private_directory()
         self.client_address = f"ipc://{self.directory}/client"
         self.threads = config.threads or _threads_from_environment() or usable_cores()
@@ -47,7 +53,7 @@ class Trio:
         self._stopping = threading.Event()
         self._dead = threading.Event()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        for name, child in self._configs(config, model_path).items():
+        for name, child in self._configs(config, model_path, draft_path).items():
             extra = environment(self.threads) if name == "runner" else _ONE_THREAD
             self.processes[name] = _spawn(f"radixrt.{name}", msgspec.json.encode(child), extra)
         for name, process in self.processes.items():
@@ -78,7 +84,7 @@ class Trio:
             self._dead.set()
             self._on_death(name, code)
 
-    def _configs(self, config: EngineConfig, model_path: Path) -> dict[str, msgspec.Struct]:
+    def _configs(self, config: EngineConfig, model_path: Path, draft_path: Path | None) -> dict[str, msgspec.Struct]:
         """Each process's own config, made from the user's: the one place where they meet."""
         name = config.served_model_name or _public_name(config.model)
         links: dict[str, Any] = {
@@ -104,6 +110,7 @@ class Trio:
                 cache_dir=config.cache_dir if config.prefix_cache else None,
                 cache_dir_bytes=config.cache_dir_bytes,
                 cache_host_bytes=config.cache_host_bytes if config.prefix_cache else 0,
+                draft_path=str(draft_path) if draft_path is not None else None,
                 runner_address=runner,
             ),
             "scheduler": SchedulerConfig(
@@ -130,6 +137,8 @@ class Trio:
                 namespace_weights=config.namespace_weights,
                 lookahead=config.lookahead,
                 max_drafts=config.max_drafts,
+                draft_sources=draft_sources(config),
+                max_draft_rows=config.max_draft_rows,
                 grammar=config.grammar,
                 check=config.check,
             ),

@@ -592,6 +592,14 @@ class StepPlan(Message, frozen=True, kw_only=True):
     drafts: Array  # int32[R] how many of a sampled row's last new tokens are guesses (see StepResult)
     masked: Array  # int32[M] indexes (of rows in this step) whose token masks follow in StepMasks; may be empty
     scores: list[ScoreSpec]
+    branches: Array | None = None
+    """int32[B, 3], (entry of `rows`, entry it branches off, fork): other guesses than the row's chain.
+
+    A branch names its row a second time and has the guesses from `fork` on as its new tokens, all of them sampled from
+    (`drafts` is one less). It counts where what is sampled behind the chain's first `fork` guesses is its first token.
+    """
+    propose: Array | None = None
+    """int32[R]: how many tokens the draft model shall guess behind what a sampled row samples; None: none anywhere."""
 
 
 class StepMasks(Message, frozen=True, kw_only=True):
@@ -627,6 +635,11 @@ class StepResult(Message, frozen=True, kw_only=True):
     top_ids: Array  # int32[K, k], k: the largest `logprobs` among the step's rows
     top_logprobs: Array  # float32[K, k]
     scores: list[Score]
+    proposals: Array | None = None
+    """int32[P, k]: the draft model's guesses for the rows with `propose` set, in their order; -1 fills a line up."""
+    draft_s: float = 0.0
+    """Time of the draft model's `draft_passes` steps."""
+    draft_passes: int = 0
     forward_s: float
     mask_wait_s: float
     sample_s: float

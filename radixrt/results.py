@@ -83,6 +83,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     grammar_s: float = 0.0
     """From arrival at the scheduler until the constraint was compiled; part of `queue_s`."""
+    draft_tokens: int = 0
+    """Tokens that were guessed and verified beside the sampled ones."""
+    accepted_draft_tokens: int = 0
+    """Of these, tokens that were sampled indeed: so many steps were spared."""
     queue_s: float = 0.0
     """From arrival at the scheduler to the first planned step."""
     ttft_s: float = 0.0
@@ -303,8 +307,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Of the cached ones, those that a tier brought back for the request."""
     generation_tokens: int = 0
     draft_tokens: int = 0
-    """Tokens that were guessed (forced by a constraint) and verified in one step with their predecessor."""
+    """Tokens that were guessed and verified in one step with their predecessor."""
     accepted_draft_tokens: int = 0
+    drafts_by_source: dict[str, tuple[int, int]] = {}
+    """(verified, held) of each source of guesses: forced, tree, model."""
+    draft_index_tokens: int = 0
+    """Tokens that the suffix index of the tree's guesses holds."""
     steps: int = 0
     plan_s: float = 0.0
     step_s: float = 0.0

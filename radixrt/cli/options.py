@@ -207,8 +207,29 @@ FLAGS: dict[str, Any] = {
         "--max-drafts",
         min=0,
         metavar="N",
-        help="Most tokens forced by a constraint that are verified in one step; 0: one token a step.",
+        help="Most tokens of a sequence that are guessed and verified in one step; 0: one token a step.",
         rich_help_panel=SCHEDULER,
+    ),
+    "draft_sources": typer.Option(
+        "--draft-sources",
+        metavar="LIST",
+        help="Where guesses come from: forced (by a constraint), tree (what followed before), model.",
+        rich_help_panel=SCHEDULER,
+    ),
+    "draft_model": typer.Option(
+        "--draft-model",
+        metavar="NAME",
+        help="A small model of the same vocabulary that guesses for the large one.",
+        rich_help_panel=SCHEDULER,
+        show_default="none",
+    ),
+    "max_draft_rows": typer.Option(
+        "--max-draft-rows",
+        metavar="N",
+        min=0,
+        help="Steps of more sequences carry no guesses but forced ones.",
+        rich_help_panel=SCHEDULER,
+        show_default="while they pay, as measured",
     ),
     "check": typer.Option(
         "--check", help="Prove the cache's invariants after every step (slow; for debugging).", rich_help_panel=CACHE

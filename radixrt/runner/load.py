@@ -16,6 +16,7 @@ from radixrt.config import RunnerConfig
 from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
 from radixrt.models import CausalLM, load_model
+from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
 from radixrt.runner.step import Stepper
@@ -42,13 +43,17 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         known = vocabulary.result()
         hashed = hashing.result()
     facts = model.config
-    shape = PoolShape(layers=facts.num_layers, kv_heads=facts.num_kv_heads, head_dim=facts.head_dim, dtype=dtype)
+    shape = PoolShape.of(facts, dtype)
     context_length = config.context_length or facts.context_length
     if context_length > facts.context_length:
         raise StartupError(
             f"the model's context is {facts.context_length} tokens: --context-length cannot be {context_length}"
         )
-    tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free_memory())
+    draft = None if config.draft_path is None else load_draft(config, checkpoint, dtype, progress)
+    free, share = free_memory(), 1.0
+    if draft is not None:
+        share = shape.token_bytes / (shape.token_bytes + draft.shape.token_bytes)
+    tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=int(free * share))
     kv = allocate_pool(shape, tokens)
     tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
     worker = TierWorker(tier, kv) if tier is not None else None
@@ -58,6 +63,7 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         vocab_size=facts.vocab_size,
         vocabulary=known or facts.vocab_size,
         context_length=context_length,
+        draft=None if draft is None else draft.beside(tokens),
     )
     progress("warming up", 1.0)
     warm_up(stepper)

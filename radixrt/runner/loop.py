@@ -35,6 +35,7 @@ def turn(inbox: Inbox, stepper: Stepper, ready: RunnerReady, tier: TierWorker | 
         plan = inbox.plans.popleft()
         if isinstance(plan, TierWork):
             if tier is not None:
+                stepper.restores(plan.load_slots)
                 tier.take(plan)
             return
         if not _run(inbox, stepper, plan) and tier is not None:

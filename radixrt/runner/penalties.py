@@ -32,6 +32,15 @@ class TokenCounts:
         """float32[n]: how often each of `ids` was generated."""
         return self._counts[: len(self._place)]
 
+    def with_more(self, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, counts) as they would be with these generated too; nothing is changed."""
+        more, times = np.unique(np.array(tokens, np.int64), return_counts=True)
+        known = np.array([self._place.get(token, -1) for token in more.tolist()], np.int64)
+        counts = self.counts.copy()
+        counts[known[known >= 0]] += times[known >= 0]
+        ids = np.concatenate([self.ids, more[known < 0]])
+        return ids, np.concatenate([counts, times[known < 0].astype(np.float32)])
+
     def add(self, token: int) -> None:
         """One more generated token."""
         place = self._place.setdefault(token, len(self._place))

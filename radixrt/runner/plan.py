@@ -8,6 +8,7 @@ import numpy as np
 
 from radixrt.messages import StepPlan
 from radixrt.runner.rows import FRESH, LOST, PlanError, Rows
+from radixrt.runner.verify import Standing, standing
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Layout:
     filled_rows: np.ndarray  # int64[P] the row ids whose last token goes there
     lost: np.ndarray  # bool[R] rows planned on a token that does not exist: they run, and sample nothing
     masked: np.ndarray  # int64[M'] indexes into `sampled`: the lines of the masked rows
+    standing: Standing | None  # on which guesses each line stands; None where there are none
 
     def starts_of(self, index: int) -> int:
         """Index of the first new token of row `index`."""
@@ -56,7 +58,9 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     named = ids[ids != -1]
     _within(named, 0, len(rows.is_open), "rows")
     _check(rows.is_open[named].all(), "rows", "names a row that is not open")
-    _distinct(named, "rows")
+    main = np.ones(count, bool)
+    main[_check_branches(plan, ids)] = False
+    _distinct(ids[main & (ids != -1)], "rows")
     _check((plan.sample[ids == -1] == 0).all(), "sample", "asks for a token of a row without an id")
     lens = plan.new_lens.astype(np.int64)
     _check((lens >= 1).all() and int(lens.sum()) == tokens, "new_lens", "does not add up to the tokens")
@@ -88,6 +92,7 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     filled = np.flatnonzero(plan.tokens == -1)
     filled_index = np.repeat(np.arange(count), lens)[filled]
     _distinct(filled_index, "tokens")
+    _check(main[filled_index].all(), "tokens", "asks for the last token on a branch")
     filled_rows = ids[filled_index]
     _check((filled_rows >= 0).all(), "tokens", "asks for the last token of a row without an id")
     state = rows.state[filled_rows]
@@ -95,7 +100,15 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     lost = np.zeros(count, bool)
     lost[filled_index[state == LOST]] = True
     return Layout(
-        rows=ids, ends=ends, sampled=sampled, at=at, filled=filled, filled_rows=filled_rows, lost=lost, masked=masked
+        rows=ids,
+        ends=ends,
+        sampled=sampled,
+        at=at,
+        filled=filled,
+        filled_rows=filled_rows,
+        lost=lost,
+        masked=masked,
+        standing=standing(plan, sampled, first, at),
     )
 
 
@@ -111,6 +124,24 @@ def _check_spans(plan: StepPlan, count: int) -> None:
     inside = (offset >= 0) & (length >= 0) & (offset + length <= len(plan.span_slots))
     _check(inside.all(), "spans", "reach outside span_slots")
     _check(((first >= 0) & (first < end) & (end <= count)).all(), "spans", "have a row range that is empty or outside")
+
+
+def _check_branches(plan: StepPlan, ids: np.ndarray) -> np.ndarray:
+    """int64[B]: the entries that are branches."""
+    if plan.branches is None or not plan.branches.size:
+        return np.zeros(0, np.int64)
+    _check(plan.branches.ndim == 2 and plan.branches.shape[1] == 3, "branches", "must have three columns")
+    _within(plan.branches[:, :2], 0, len(ids), "branches")
+    branches: np.ndarray = plan.branches.astype(np.int64)
+    entries, mains, forks = branches.T
+    _distinct(entries, "branches")
+    _check((ids[entries] == ids[mains]).all(), "branches", "branch off another row")
+    _check(not np.isin(mains, entries).any(), "branches", "branch off a branch")
+    _check(((forks >= 0) & (forks < plan.drafts[mains])).all(), "branches", "fork where there is no guess")
+    entry: np.ndarray = entries
+    whole = (plan.sample[entries] != 0) & (plan.drafts[entries] == plan.new_lens[entries] - 1)
+    _check(whole.all(), "branches", "must be sampled behind each of their tokens")
+    return entry
 
 
 def _check_scores(plan: StepPlan, lens: np.ndarray, limits: Limits) -> None:

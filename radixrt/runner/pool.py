@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from radixrt.checkpoint import ModelConfig
 from radixrt.errors import StartupError
 from radixrt.runner import cgroup
 
@@ -32,6 +33,10 @@ class PoolShape:
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: ModelConfig, dtype: torch.dtype) -> PoolShape:
+        return cls(layers=model.num_layers, kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=dtype)
 
     @property
     def token_bytes(self) -> int:

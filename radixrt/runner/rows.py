@@ -20,6 +20,7 @@ from radixrt.runner.adjust import Penalized, bounded_bias
 from radixrt.runner.penalties import TokenCounts
 from radixrt.runner.randoms import seed64, uniforms
 from radixrt.runner.sampler import Draw
+from radixrt.runner.verify import Standing
 
 FRESH, SAMPLED, LOST = 0, 1, 2
 LARGEST_ROW_ID = 1 << 16
@@ -124,8 +125,13 @@ class Rows:
             uniforms=uniforms(self._seed[rows], positions),
         )
 
-    def adjustments(self, rows: np.ndarray, positions: np.ndarray) -> Adjustments | None:
-        """The rules of `rows`, entry i for row i of the logits; None where no row has any."""
+    def adjustments(
+        self, rows: np.ndarray, positions: np.ndarray, standing: Standing | None = None
+    ) -> Adjustments | None:
+        """The rules of `rows`, entry i for row i of the logits; None where no row has any.
+
+        `standing`: on which guesses the lines stand, which count as generated for these lines alone.
+        """
         places = np.flatnonzero(self._ruled[rows])
         if not places.size:
             return None
@@ -135,37 +141,41 @@ class Rows:
             np.concatenate([rule.suppress_ids, rule.end_ids]) if positions[i] < rule.min_length else rule.suppress_ids
             for i, rule in zip(at, rules, strict=True)
         ]
-        counted = [(i, rule, rule.counts) for i, rule in zip(at, rules, strict=True) if rule.counts is not None]
-        lengths = [len(counts.ids) for _, _, counts in counted]
+        counted = [
+            (i, rule, *_seen(rule.counts, i, standing))
+            for i, rule in zip(at, rules, strict=True)
+            if rule.counts is not None
+        ]
+        lengths = [len(ids) for _, _, ids, _ in counted]
         return Adjustments(
             bias_rows=np.repeat(places, [len(rule.bias_ids) for rule in rules]),
             bias_ids=np.concatenate([rule.bias_ids for rule in rules]),
             bias=np.concatenate([rule.bias for rule in rules]),
             penalized=Penalized(
-                rows=np.repeat(np.array([i for i, _, _ in counted], np.int64), lengths),
-                ids=np.concatenate([_NOTHING, *(counts.ids for _, _, counts in counted)]),
-                counts=np.concatenate([np.zeros(0, np.float32), *(counts.counts for _, _, counts in counted)]),
-                repetition=np.repeat(np.array([rule.repetition for _, rule, _ in counted], np.float32), lengths),
-                presence=np.repeat(np.array([rule.presence for _, rule, _ in counted], np.float32), lengths),
-                frequency=np.repeat(np.array([rule.frequency for _, rule, _ in counted], np.float32), lengths),
+                rows=np.repeat(np.array([i for i, _, _, _ in counted], np.int64), lengths),
+                ids=np.concatenate([_NOTHING, *(ids for _, _, ids, _ in counted)]),
+                counts=np.concatenate([np.zeros(0, np.float32), *(counts for _, _, _, counts in counted)]),
+                repetition=np.repeat(np.array([rule.repetition for _, rule, _, _ in counted], np.float32), lengths),
+                presence=np.repeat(np.array([rule.presence for _, rule, _, _ in counted], np.float32), lengths),
+                frequency=np.repeat(np.array([rule.frequency for _, rule, _, _ in counted], np.float32), lengths),
             ),
             forbidden_rows=np.repeat(places, [len(ids) for ids in forbidden]),
             forbidden_ids=np.concatenate(forbidden),
         )
 
-    def sampled(self, rows: np.ndarray, tokens: torch.Tensor) -> np.ndarray:
-        """Remember the tokens (int64[K], on the device; -1: none) that `rows` sampled. Returns them, int32[K].
-
-        A row with drafts has several lines; which of them count is not known here, so nothing is planned ahead on it,
-        and rows with penalties have no drafts.
+    def sampled(self, rows: np.ndarray, tokens: torch.Tensor, standing: Standing | None = None) -> np.ndarray:
+        """Remember the tokens (int64[K], on the device; -1: none) that `rows` sampled, of guessed lines those that
+        count. Returns all of them, int32[K].
         """
-        self.last[torch.from_numpy(rows).to(self.last.device)] = tokens
         on_host = tokens.cpu().numpy().astype(np.int32)
-        self.state[rows] = np.where(on_host < 0, LOST, SAMPLED)
-        for i in np.flatnonzero(self._ruled[rows] & (on_host >= 0)).tolist():
-            counts = self._rules[int(rows[i])].counts
-            if counts is not None:
-                counts.add(int(on_host[i]))
+        counts = np.ones(len(rows), bool) if standing is None else standing.counting(on_host)
+        last = slice(None) if standing is None else standing.last(counts)
+        self.last[torch.from_numpy(rows[last]).to(self.last.device)] = tokens[last]
+        self.state[rows[last]] = np.where(on_host[last] < 0, LOST, SAMPLED)
+        for i in np.flatnonzero(self._ruled[rows] & (on_host >= 0) & counts).tolist():
+            seen = self._rules[int(rows[i])].counts
+            if seen is not None:
+                seen.add(int(on_host[i]))
         return on_host
 
     def lose(self, rows: np.ndarray) -> None:
@@ -215,3 +225,9 @@ class Rows:
             setattr(self, name, np.concatenate([array, np.zeros(more, array.dtype)]))
         self.last = torch.cat([self.last, self.last.new_zeros(more)])
         self._capacity = room
+
+
+def _seen(counts: TokenCounts, line: int, standing: Standing | None) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, counts) that a line's penalties speak of: what its row has generated, and the guesses before the line."""
+    guessed = standing.guessed(line) if standing is not None else []
+    return counts.with_more(guessed) if guessed else (counts.ids, counts.counts)

@@ -16,9 +16,11 @@ import torch
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.messages import Score, ScoreSpec, StepMasks, StepPlan, StepResult
 from radixrt.runner import adjust, logprobs
+from radixrt.runner.draft import Ask, DraftModel, Proposals
 from radixrt.runner.plan import Layout, Limits, lay_out
 from radixrt.runner.rows import PlanError, Rows
 from radixrt.runner.sampler import sample
+from radixrt.runner.verify import Standing
 
 
 class Model(Protocol):
@@ -42,11 +44,19 @@ class Stepper:
     """The model, its KV pool and the open rows; `run` takes them one step further."""
 
     def __init__(
-        self, model: Model, kv: torch.Tensor, *, vocab_size: int, vocabulary: int, context_length: int
+        self,
+        model: Model,
+        kv: torch.Tensor,
+        *,
+        vocab_size: int,
+        vocabulary: int,
+        context_length: int,
+        draft: DraftModel | None = None,
     ) -> None:
         """kv: [layers, 2, kv_heads, slots, head_dim]; vocab_size: width of the logits, of which the tokenizer knows
         the first `vocabulary` ids."""
         self._model = model
+        self._draft = draft
         self._kv = kv
         self._vocabulary = min(vocabulary, vocab_size)
         self.limits = Limits(vocab_size=vocab_size, kv_tokens=kv.shape[3], context_length=context_length)
@@ -65,6 +75,11 @@ class Stepper:
                 self.rows.lose(plan.rows[plan.sample != 0])
             raise
 
+    def restores(self, slots: np.ndarray) -> None:
+        """These slots get what a tier holds of tokens that are not known here."""
+        if self._draft is not None:
+            self._draft.restored(slots.reshape(-1))
+
     def _open_and_close(self, plan: StepPlan) -> None:
         for row in plan.closes:
             self.rows.close(row)
@@ -80,7 +95,8 @@ class Stepper:
     def _run(self, plan: StepPlan, masks: Callable[[], StepMasks]) -> StepResult:
         started = perf_counter()
         layout = lay_out(plan, self.rows, self.limits)
-        hidden = self._forward(plan, layout)
+        attention = AttentionLayout.from_plan(plan, self._model.device)
+        hidden = self._forward(plan, layout, attention)
         scores = logprobs.scores(self._model.logits, hidden, [_wanted(layout, spec) for spec in plan.scores])
         if not layout.sampled.size:
             return _answer(plan, scores=scores, forward_s=perf_counter() - started)
@@ -93,7 +109,7 @@ class Stepper:
         asked = self.rows.logprobs[rows]
         wants = np.flatnonzero(asked >= 0)
         own, top_ids, top_logprobs = self._own_logprobs(logits, wants, int(asked.max(initial=0)))
-        self._adjust(logits, rows, positions)
+        self._adjust(logits, rows, positions, layout.standing)
         prepared = perf_counter()
 
         mask_wait_s = 0.0
@@ -106,7 +122,8 @@ class Stepper:
 
         tokens = sample(logits, self.rows.draw(rows, positions))
         tokens[torch.from_numpy(layout.lost[layout.sampled]).to(tokens.device)] = -1
-        on_host = self.rows.sampled(rows, tokens)
+        on_host = self.rows.sampled(rows, tokens, layout.standing)
+        sampled = perf_counter()
         chosen = np.zeros(len(rows), np.float32)
         if own is not None:
             picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
@@ -118,24 +135,48 @@ class Stepper:
             top_ids=top_ids,
             top_logprobs=top_logprobs,
             scores=scores,
+            proposals=self._propose(plan, layout, attention, on_host),
             forward_s=forwarded - started,
             mask_wait_s=mask_wait_s,
-            sample_s=perf_counter() - forwarded - mask_wait_s,
+            sample_s=sampled - forwarded - mask_wait_s,
         )
 
-    def _forward(self, plan: StepPlan, layout: Layout) -> torch.Tensor:
+    def _propose(
+        self, plan: StepPlan, layout: Layout, attention: AttentionLayout, tokens: np.ndarray
+    ) -> Proposals | None:
+        """The draft model's guesses for the rows of the plan that ask for any."""
+        if self._draft is None or plan.propose is None or not plan.propose.any():
+            return None
+        if layout.standing is None:
+            lines = np.arange(len(tokens))
+        else:
+            lines = layout.standing.last(layout.standing.counting(tokens))
+        last = {int(layout.rows[layout.sampled[line]]): int(line) for line in lines}
+        asks = []
+        for entry in np.flatnonzero(plan.propose).tolist():
+            row = int(layout.rows[entry])
+            line = last[row]
+            on = int(layout.sampled[line])  # the row's entry, or the branch that held
+            new = plan.slots[layout.starts_of(on) : int(layout.at[line]) + 1]
+            context = np.concatenate([attention.context(on), new]).astype(np.int64)
+            asks.append(Ask(row=row, context=context, token=int(tokens[line]), count=int(plan.propose[entry])))
+        return self._draft.propose(asks, self.rows)
+
+    def _forward(self, plan: StepPlan, layout: Layout, attention: AttentionLayout) -> torch.Tensor:
         """[T, hidden]: what the model makes of the step's new tokens."""
         device = self._model.device
         tokens = torch.from_numpy(plan.tokens.astype(np.int64)).to(device)
         if layout.filled.size:
             last = self.rows.last[torch.from_numpy(layout.filled_rows).to(device)]
             tokens[torch.from_numpy(layout.filled).to(device)] = last.clamp(min=0)  # a lost row runs on token 0
+        if self._draft is not None:
+            self._draft.written(plan.slots, tokens.cpu().numpy())
         return self._model.forward(
             tokens,
             torch.from_numpy(plan.positions.astype(np.int64)).to(device),
             torch.from_numpy(plan.slots.astype(np.int64)).to(device),
             self._kv,
-            AttentionLayout.from_plan(plan, device),
+            attention,
         )
 
     def _own_logprobs(
@@ -151,9 +192,9 @@ class Stepper:
         top_ids[wants], top_logprobs[wants] = logprobs.top(part, own, most)
         return own, top_ids, top_logprobs
 
-    def _adjust(self, logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray) -> None:
+    def _adjust(self, logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray, standing: Standing | None) -> None:
         """All that changes logits but the token masks, in place."""
-        rules = self.rows.adjustments(rows, positions)
+        rules = self.rows.adjustments(rows, positions, standing)
         if rules is not None:
             if rules.bias_rows.size:
                 adjust.add_bias(logits, rules.bias_rows, rules.bias_ids, rules.bias)
@@ -177,6 +218,7 @@ def _answer(
     top_ids: np.ndarray | None = None,
     top_logprobs: np.ndarray | None = None,
     scores: list[Score],
+    proposals: Proposals | None = None,
     forward_s: float,
     mask_wait_s: float = 0.0,
     sample_s: float = 0.0,
@@ -188,6 +230,9 @@ def _answer(
         top_ids=np.zeros((0, 0), np.int32) if top_ids is None else top_ids,
         top_logprobs=np.zeros((0, 0), np.float32) if top_logprobs is None else top_logprobs,
         scores=scores,
+        proposals=None if proposals is None else proposals.tokens,
+        draft_s=0.0 if proposals is None else proposals.seconds,
+        draft_passes=0 if proposals is None else proposals.passes,
         forward_s=forward_s,
         mask_wait_s=mask_wait_s,
         sample_s=sample_s,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from radixrt.cache import Node, Slots
 from radixrt.messages import RowOpen, ScoreSpec, StepPlan
+from radixrt.scheduler.drafts.guess import NOTHING, Guess
 from radixrt.scheduler.requests import Row
 
 if TYPE_CHECKING:
@@ -43,7 +44,15 @@ class PlannedRow:
     """Guesses at the end of `tokens`: what the row may sample next."""
     score: ScoreSpec | None = None
     forced: list[int] = field(default_factory=list)
-    """For each line that is sampled, the token its constraint forces (`drafts.fill_lines`); filled with the masks."""
+    """For each line that is sampled, the token its constraint forces (`drafts/lines.py`); filled with the masks."""
+    guess: Guess = NOTHING
+    """Where `drafts` come from."""
+    propose: int = 0
+    """How many tokens the draft model shall guess behind what the row samples."""
+    branches: list[PlannedRow] = field(default_factory=list)
+    """Other continuations, each with one more line than it has `drafts`: what is sampled behind each of its tokens."""
+    fork: int = -1
+    """Of a branch: how many tokens of the chain come before it."""
     context: list[tuple[Node, int]] = field(default_factory=list)
     """Nodes of the path and how many tokens of each belong to it; filled when the plan is built, since planning other
     rows of the step may still split nodes."""
@@ -80,11 +89,13 @@ def build_plan(
     step: int, planned: Sequence[PlannedRow], opens: list[RowOpen], closes: list[int], masked: set[Row]
 ) -> tuple[StepPlan, list[PlannedRow]]:
     """The plan and its rows in plan order. `masked`: rows whose sample needs a token mask."""
-    for item in planned:
+    items = [*planned, *(branch for item in planned for branch in item.branches)]
+    for item in items:
         item.context = _context(item)
     layout = _Layout()
-    _visit(list(planned), 0, layout)
+    _visit(items, 0, layout)
     order = layout.order
+    places = {item: index for index, item in enumerate(order)} if len(items) > len(planned) else {}
     scores: list[ScoreSpec] = []
     for index, item in enumerate(order):
         if item.score is not None:
@@ -107,8 +118,34 @@ def build_plan(
         drafts=_ints([len(item.drafts) for item in order]),
         masked=_ints([i for i, item in enumerate(order) if item.sample and item.row in masked]),
         scores=scores,
+        branches=_ints(
+            [n for item in planned for one in item.branches for n in (places[one], places[item], one.fork)]
+        ).reshape(-1, 3),
+        propose=_ints([item.propose for item in order]),
     )
     return plan, order
+
+
+def branches_of(item: PlannedRow, slots: Sequence[int]) -> list[PlannedRow]:
+    """A row's branches as rows of the step: they read the chain up to their fork and write `slots`, one a token."""
+    chain, first, rows = item.slots[item.slots.size - len(item.drafts) :], item.start + item.slots.size, []
+    first -= len(item.drafts)
+    for branch in item.guess.branches:
+        rows.append(
+            PlannedRow(
+                row=item.row,
+                start=first + branch.fork,
+                in_tree=first,
+                own=chain[: branch.fork],
+                tokens=branch.tokens,
+                slots=np.array(slots[: len(branch.tokens)], dtype=np.int32),
+                sample=True,
+                drafts=branch.tokens[1:],
+                fork=branch.fork,
+            )
+        )
+        slots = slots[len(branch.tokens) :]
+    return rows
 
 
 def _context(item: PlannedRow) -> list[tuple[Node, int]]:

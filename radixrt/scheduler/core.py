@@ -33,9 +33,11 @@ from radixrt.messages import (
 )
 from radixrt.results import FinishReason, Usage
 from radixrt.scheduler.admission import Compiler, to_request
-from radixrt.scheduler.batch import PlannedRow, Step, build_plan
+from radixrt.scheduler.batch import PlannedRow, Step, branches_of, build_plan
 from radixrt.scheduler.deadlines import Deadlines
-from radixrt.scheduler.drafts import ONE_LEFT, drafts_for, fill_lines
+from radixrt.scheduler.drafts.drafter import Drafter
+from radixrt.scheduler.drafts.guess import NOTHING
+from radixrt.scheduler.drafts.lines import Counted, counted_lines, fill_masks
 from radixrt.scheduler.memory import cache_report, check_pin, keep_prompt
 from radixrt.scheduler.requests import Limits, Request, Row, State
 from radixrt.scheduler.rows import RowTable
@@ -68,6 +70,7 @@ class Scheduler:
     programs: Programs = field(init=False)
     selects: Selects = field(init=False)
     tier: InitVar[TierState | None] = None
+    drafter: Drafter = field(init=False)
     _step_number: int = 0
     _deltas: list[TokenDelta] = field(default_factory=list)
 
@@ -77,6 +80,8 @@ class Scheduler:
         self.selects.rows_run = lambda: bool(self.rows.running)
         self.selects.relief = self.rows.relieve = lambda: self.programs.relieve() or self.selects.relieve()
         self.tiering = Tiering(self.rows, tier)
+        self.drafter = Drafter.of(self.limits, self.cache.capacity)
+        self.rows.on_admit = self.drafter.admitted
 
     @property
     def cache(self) -> PrefixCache:
@@ -159,11 +164,9 @@ class Scheduler:
     def can_plan(self) -> bool:
         """There is room for a step ahead and something to put into it.
 
-        While a row is held to a constraint no step is planned ahead: what its constraint forces can be guessed only
-        once its last token is known, and saves more than planning ahead does.
+        Where guesses are expected to save more, no step is planned ahead: they need each row's last token.
         """
-        guessing = self.limits.max_drafts > 0 and any(row.matcher is not None for row in self.rows.running)
-        if len(self.steps) > (0 if guessing else self.limits.lookahead):
+        if len(self.steps) > self.limits.lookahead or (self.steps and self.drafter.holds(self.rows.running)):
             return False
         return bool(self.rows.waiting or self.selects.waiting) or any(row.ready for row in self.rows.running)
 
@@ -219,25 +222,29 @@ class Scheduler:
     def _plan_row(self, row: Row, budget: int, planned: dict[Row, PlannedRow], leftover: list[int]) -> int:
         """Put the row's next tokens into the step, `budget` at most; how many. 0 where there was no slot for any."""
         wanted = min(row.goal - row.planned, budget)
-        drafts = drafts_for(row, min(self.limits.max_drafts, budget - wanted)) if wanted == 1 else []
-        slots = self.rows.slots_for(row, wanted + len(drafts), planned)
-        count = len(slots)
+        slots = self.rows.slots_for(row, wanted, planned)
+        count, start, rows = len(slots), row.planned, len(self.rows.running)
         if not count or row.node is None:
             return 0
-        drafts = drafts[: max(count - wanted, 0)]
-        start = row.planned
+        sample = start + count == row.total and row.left > 0
         known = row.tokens[start : start + count]
+        guess = self.drafter.propose(row, budget - count, rows) if sample else NOTHING
+        extra = self.rows.spare_slots(row, guess.size)
+        guess = guess.cut(len(extra))
         item = PlannedRow(
             row=row,
             start=start,
             in_tree=row.in_tree,
             own=np.array(row.own, dtype=np.int32),
-            tokens=[*known, *[-1] * (count - len(known) - len(drafts)), *drafts],
-            slots=slots,
-            sample=start + count - len(drafts) == row.total and row.left > 0,
-            drafts=drafts,
+            tokens=[*known, *[-1] * (count - len(known)), *guess.chain],
+            slots=np.concatenate([slots, np.array(extra[: len(guess.chain)], dtype=np.int32)]),
+            sample=sample,
+            drafts=guess.chain,
             score=score_spec(row, start, count),
+            guess=guess,
+            propose=self.drafter.wanted(row, guess, rows) if sample else 0,
         )
+        item.branches = branches_of(item, extra[len(guess.chain) :])
         if known:
             # In the tree at once: rows of this step and later ones may read what this step computes.
             row.node, duplicates = self.cache.tree.extend(
@@ -245,13 +252,13 @@ class Scheduler:
             )
             row.in_tree += len(known)
             leftover.extend(slots[:duplicates].tolist())
-        row.own.extend(slots[len(known) :].tolist())
-        row.planned += count
-        row.pending += item.sample
-        row.drafting = bool(drafts)
+        row.own.extend([*slots[len(known) :].tolist(), *extra])
+        row.planned += count + len(guess.chain)
+        row.pending += sample
+        row.drafting = bool(extra)
         planned[row] = item
         self.rows.waiting.charge(row, count)
-        return count
+        return count + len(extra)
 
     # --- results --------------------------------------------------------------------------------------------------
 
@@ -264,17 +271,9 @@ class Scheduler:
         step.masks_sent = True
         words = -(-self.limits.vocab_size // 32)
         masked = [step.rows[index] for index in step.plan.masked.tolist()]
-        bitmask = np.full((sum(1 + len(item.drafts) for item in masked), words), -1, dtype=np.int32)
-        line = 0
-        for item in masked:
-            row = item.row
-            if isinstance(row, Row) and row.matcher is not None:
-                try:
-                    item.forced = fill_lines(row.matcher, item.drafts, bitmask, line)
-                except RadixrtError as error:
-                    bitmask[line : line + 1 + len(item.drafts)] = -1
-                    self._fail(row.request, error)
-            line += 1 + len(item.drafts)
+        bitmask, failed = fill_masks(masked, step.rows, words)
+        for row, error in failed:
+            self._fail(row.request, error)
         self.stats.mask_s += time.perf_counter() - begun
         return StepMasks(step=step.plan.step, bitmask=bitmask)
 
@@ -286,7 +285,8 @@ class Scheduler:
         self.stats.settled(result)
         self.tiering.settled(result.step, step.plan.tokens.size, result.forward_s)
         self.cache.settled = result.step
-        sampled = 0
+        self.drafter.cost.measured(step.plan.tokens.size, result.forward_s + result.mask_wait_s + result.sample_s)
+        lines = counted_lines(step.rows, result)
         scores = iter(result.scores)
         for item in step.rows:
             if isinstance(item.row, Piece):
@@ -294,11 +294,13 @@ class Scheduler:
                 continue
             if item.score is not None:
                 self._send_scores(item.row.request, next(scores))
-            if item.sample:
-                self._take_tokens(item.row, item, result, sampled)
-                sampled += 1 + len(item.drafts)
+            if item in lines:
+                self._take_tokens(item.row, item, result, lines[item])
+            elif item.sample:
+                continue  # a branch: its row has its tokens
             elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= item.row.goal:
                 self._finish(item.row, "length")
+        self.drafter.receive([item.row for item in step.rows if isinstance(item.row, Row) and item.propose], result)
         self.flush()
         self.verify()
 
@@ -308,29 +310,23 @@ class Scheduler:
         if request.score_from >= len(request.prompt) - 1 and request.id in self.requests:
             self.outbox.extend(filter(None, [prompt_scores(request)]))
 
-    def _take_tokens(self, row: Row, item: PlannedRow, result: StepResult, first: int) -> None:
-        """A row's sampled lines, as far as its guesses held; what was computed for the others is given back."""
+    def _take_tokens(self, row: Row, item: PlannedRow, result: StepResult, lines: list[Counted]) -> None:
+        """A row's sampled tokens, as far as its guesses held; slots of the others are its next ones."""
+        ahead = not item.drafts
         row.pending -= 1
-        for i in range(1 + len(item.drafts)):
-            guessed = i < len(item.drafts) and int(result.tokens[first + i]) == item.drafts[i]
+        if item.drafts:
+            self.drafter.verified(row, item.guess, len(lines) - 1)
+        for counted in lines:
             if row.state is not State.FINISHED:
-                token = int(result.tokens[first + i])
-                forced = i < len(item.forced) and item.forced[i] in (token, ONE_LEFT)
-                self._take_token(row, result, first + i, computed=guessed or not item.drafts, forced=forced)
-            self.stats.accepted_drafts += guessed
-            if not guessed:
-                break
-        self.stats.drafts += len(item.drafts)
+                slot = row.own[0] if ahead and row.own else counted.slot
+                self._take_token(row, result, counted.line, slot, forced=counted.forced)
         if item.drafts and row.drafting:
-            row.drafting = False
-            self.cache.release(row.own)
-            row.own = []
-            row.planned = row.in_tree
+            self.rows.settle_guesses(row)
 
-    def _take_token(self, row: Row, result: StepResult, k: int, *, computed: bool, forced: bool) -> None:
+    def _take_token(self, row: Row, result: StepResult, k: int, slot: int | None, *, forced: bool) -> None:
         """A sampled token: an end, or the next token of the output.
 
-        `computed`: the first of the row's own slots holds this token, or will once a step under way is done.
+        `slot`: the one of the row's own that holds this token, or will once a step under way is done.
         """
         request, sampling, token = row.request, row.request.sampling, int(result.tokens[k])
         if token < 0:
@@ -355,12 +351,13 @@ class Scheduler:
                 return
         row.tokens.append(token)
         row.kept += 1
-        if computed and row.own and row.node is not None:
+        self.drafter.learn(row, token)
+        if slot is not None and row.node is not None:
             # Its slot was planned before its id was known; now it is a token of the tree.
-            row.node, duplicates = self.cache.tree.extend(row.node, [token], row.own[:1], request.priority)
+            row.node, duplicates = self.cache.tree.extend(row.node, [token], [slot], request.priority)
+            row.own.remove(slot)
             if duplicates:
-                self.cache.release(row.own[:1])
-            del row.own[:1]
+                self.cache.release([slot])
             row.in_tree += 1
         self._deltas.append(token_delta(row, token, result, k, forced))
         if row.matcher is not None and row.matcher.must_stop:
@@ -409,6 +406,7 @@ class Scheduler:
             return None
         self.programs.row_ends(row)
         self.rows.end(row)
+        self.drafter.ended(row)
         request = row.request
         if not request.finished:
             return None

@@ -17,6 +17,7 @@ def answer(scheduler: Scheduler, query: SchedulerQuery) -> SchedulerAnswer:
     if query.what == "tree":
         return SchedulerAnswer(query_id=query.query_id, tree=tree_view(scheduler, query.namespace))
     if query.what == "flush":
+        scheduler.drafter.forget()
         if query.namespace.tenant is None:
             scheduler.tiering.clear()
         freed = scheduler.cache.tree.clear(_flushed(query.namespace))
@@ -31,7 +32,7 @@ def answer(scheduler: Scheduler, query: SchedulerQuery) -> SchedulerAnswer:
 
 def snapshot(scheduler: Scheduler) -> EngineStats:
     """Counters and gauges as they stand. `grammar_*` and `check*` are filled in by the loop."""
-    cache, tree, stats = scheduler.cache, scheduler.cache.tree, scheduler.stats
+    cache, tree, stats, drafter = scheduler.cache, scheduler.cache.tree, scheduler.stats, scheduler.drafter
     cache.pins.expire()
     return EngineStats(
         running=len(scheduler.rows.running) + scheduler.selects.started,
@@ -55,8 +56,10 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
         restored_tokens=stats.restored_tokens,
         tier=tier_stats(scheduler),
         generation_tokens=stats.generation_tokens,
-        draft_tokens=stats.drafts,
-        accepted_draft_tokens=stats.accepted_drafts,
+        draft_tokens=sum(drafter.proposed.values()),
+        accepted_draft_tokens=sum(drafter.accepted.values()),
+        drafts_by_source={name: (count, drafter.accepted[name]) for name, count in drafter.proposed.items()},
+        draft_index_tokens=drafter.tree.tokens if drafter.tree is not None else 0,
         steps=stats.steps,
         plan_s=stats.plan_s,
         step_s=stats.step_s,

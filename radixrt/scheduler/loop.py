@@ -133,6 +133,8 @@ class SchedulerProcess:
             max_waiting=config.max_waiting,
             lookahead=config.lookahead,
             max_drafts=config.max_drafts,
+            draft_sources=config.draft_sources,
+            max_draft_rows=config.max_draft_rows,
         )
         policy = PolicyOptions(
             name=config.policy,

@@ -50,6 +50,10 @@ class Limits:
     """Steps planned ahead of the one whose tokens are not known yet (design section 2)."""
     max_drafts: int = 8
     """Guessed tokens that a row may carry in one step; 0: none."""
+    draft_sources: tuple[str, ...] = ("forced", "tree")
+    """Where guesses come from, in order of preference."""
+    max_draft_rows: int | None = None
+    """Steps of more rows carry no guesses but forced ones; None: as the measured cost of a step says."""
     growth: int = 16
     """Slots a decoding row takes at once, so that its tokens lie in runs."""
 
@@ -91,6 +95,9 @@ class Request:
     """Brought back from a tier for this request."""
     miss: Miss | None = None
     """Why not more of the prompt was cached; only where that is asked for."""
+    draft_tokens: int = 0
+    """Guesses that were verified for its rows, and those of them that held."""
+    accepted_draft_tokens: int = 0
     started: float | None = None
     first_token: float | None = None
     score_from: int = 0
@@ -119,6 +126,8 @@ class Request:
             restored_tokens=min(self.restored_tokens, self.cached_tokens),
             completion_tokens=sum(row.kept for row in self.rows),
             grammar_s=self.grammar_s,
+            draft_tokens=self.draft_tokens,
+            accepted_draft_tokens=self.accepted_draft_tokens,
             queue_s=started - self.arrived,
             ttft_s=first - self.arrived,
             total_s=now - self.arrived,
@@ -148,7 +157,8 @@ class Row:
     """Prompt and output, as far as known."""
     pending: int = 0
     drafting: bool = False
-    """Guesses are under way: nothing is planned ahead, since it is not known how many hold."""
+    """Guesses are under way: nothing is planned ahead, since it is not known how many hold. Their slots are the row's
+    `own`, those of the chain first."""
     node: Node | None = None
     in_tree: int = 0
     planned: int = 0

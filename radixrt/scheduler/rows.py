@@ -30,6 +30,8 @@ class RowTable:
     opens: list[RowOpen] = field(default_factory=list)
     closes: list[int] = field(default_factory=list)
     retractions: int = 0
+    on_admit: Callable[[Row], None] = lambda row: None
+    """Told of each row that starts, or starts again."""
     relieve: Callable[[], bool] = lambda: False
     """Asked when slots are short: gives up locks of what does not run; whether there were any."""
     lent: Callable[[], Iterable[int]] = tuple
@@ -96,6 +98,7 @@ class RowTable:
         row.locked_at = now
         row.id = self._free_ids.pop()
         self.opens.append(row_open(row, self.limits))
+        self.on_admit(row)
         return True
 
     def computed_by_another(self, row: Row, cached: int) -> Row | None:
@@ -141,6 +144,22 @@ class RowTable:
             else:
                 self.retract(row)
                 return np.empty(0, dtype=np.int32)
+
+    def spare_slots(self, row: Row, count: int) -> list[int]:
+        """At most `count` slots for guesses: those that the row holds ahead, and what is to be had at nobody's cost."""
+        missing = count - len(row.reserve)
+        if missing > 0 and self.cache.available - missing > len(self.running):
+            last = row.reserve[0] if row.reserve else row.last_slot
+            ahead = self.cache.allocate(missing, last)
+            row.reserve[:0] = [] if ahead is None else ahead[::-1].tolist()
+        return [row.reserve.pop() for _ in range(min(count, len(row.reserve)))]
+
+    def settle_guesses(self, row: Row) -> None:
+        """The row's guesses are over: slots of those that did not hold are its next ones."""
+        row.drafting = False
+        row.reserve.extend(reversed(row.own))
+        row.own = []
+        row.planned = row.in_tree
 
     def _drop_reserves(self) -> bool:
         """Take back the slots that rows hold ahead of their need."""

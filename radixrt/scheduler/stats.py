@@ -33,8 +33,6 @@ class Stats:
     cached_tokens: int = 0
     restored_tokens: int = 0
     generation_tokens: int = 0
-    drafts: int = 0
-    accepted_drafts: int = 0
     shared_read_tokens: int = 0
     """A span that n rows share is read once: its length times n - 1 is spared."""
     steps: int = 0
@@ -56,7 +54,7 @@ class Stats:
             self.shared_read_tokens += int(lengths @ (rows - 1))
 
     def settled(self, result: StepResult) -> None:
-        self.step_s += result.forward_s + result.sample_s
+        self.step_s += result.forward_s + result.sample_s + result.draft_s
         self.mask_wait_s += result.mask_wait_s
 
     def token(self, since_last_s: float | None) -> None:

@@ -24,6 +24,7 @@ GAUGES = {
     "cache_nodes": ("cache_nodes", "Nodes of the prefix tree."),
     "cache_pins": ("pins", "Pins that stand."),
     "cache_pinned_tokens": ("pinned_tokens", "Tokens that they keep in the prefix tree."),
+    "draft_index_tokens": ("draft_index_tokens", "Tokens that guesses from the tree are searched in."),
 }
 COUNTERS = {
     "preemptions": ("preemptions", "Rows retracted under pressure, to be resumed."),
@@ -37,8 +38,6 @@ COUNTERS = {
     "cache_checks": ("checks", "Proofs of the cache's invariants."),
     "cache_check_seconds": ("check_s", "Time spent on them."),
     "generation_tokens": ("generation_tokens", "Tokens generated."),
-    "draft_tokens": ("draft_tokens", "Tokens guessed (forced by a constraint) and verified."),
-    "accepted_draft_tokens": ("accepted_draft_tokens", "Of these, tokens that held."),
     "steps": ("steps", "Steps of the model runner."),
     "plan_seconds": ("plan_s", "Time spent planning steps."),
     "step_seconds": ("step_s", "Time spent in the model runner."),
@@ -151,6 +150,12 @@ class _EngineCollector(Collector):
         for reason in sorted({*FINISH_REASONS, *stats.finished}):
             finished.add_metric([reason], stats.finished.get(reason, 0))
         yield finished
+        drafts = CounterMetricFamily("radixrt_draft_tokens", "Tokens guessed and verified.", labels=["source"])
+        accepted = CounterMetricFamily("radixrt_accepted_draft_tokens", "Of these, that held.", labels=["source"])
+        for source, (proposed, held) in stats.drafts_by_source.items():
+            drafts.add_metric([source], proposed)
+            accepted.add_metric([source], held)
+        yield from (drafts, accepted)
         for name, (field, text) in SUMMARIES.items():
             total, count = getattr(stats, field)
             yield SummaryMetricFamily(f"radixrt_{name}", text, count_value=count, sum_value=total)

@@ -25,11 +25,19 @@ class PromptDetails(_Struct, kw_only=True):
     cached_tokens: int
 
 
+class CompletionDetails(_Struct, kw_only=True):
+    """Tokens that were guessed ahead and verified; those rejected are not in completion_tokens: nobody sees them."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageBody(_Struct, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
     cache: CacheReport | UnsetType = UNSET
     """Where return_cache_report asked for it."""
 
@@ -176,6 +184,10 @@ def usage_body(usage: Usage) -> UsageBody:
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
         prompt_tokens_details=PromptDetails(cached_tokens=usage.cached_tokens),
+        completion_tokens_details=CompletionDetails(
+            accepted_prediction_tokens=usage.accepted_draft_tokens,
+            rejected_prediction_tokens=usage.draft_tokens - usage.accepted_draft_tokens,
+        ),
         cache=usage.cache or UNSET,
     )
 

@@ -71,6 +71,8 @@ def plan(
     spans: list[tuple[list[int], int, int]] = (),
     masked: list[int] = (),
     scores: list = (),
+    branches: list[list[int]] = (),
+    propose: list[int] | None = None,
 ) -> StepPlan:
     """entries: {row, tokens, at (first position), slots, private, sample, drafts}; spans: (slots, first, end row)."""
     ints = lambda values: np.array(list(values), np.int32)  # noqa: E731
@@ -95,6 +97,8 @@ def plan(
         "drafts": ints(e.get("drafts", 0) for e in entries),
         "masked": ints(masked),
         "scores": list(scores),
+        "branches": np.array(branches, np.int32).reshape(-1, 3),
+        "propose": None if propose is None else ints(propose),
     }
     return StepPlan(**fields)
 

@@ -49,7 +49,12 @@ class Clock:
 
 
 def next_token(context: tuple[int, ...], seed: int, allowed: list[int] | None = None) -> int:
-    """The fake model: a token that depends on the whole context, on the row's seed and on nothing else."""
+    """The fake model: a token that depends on the whole context, on the row's seed and on nothing else.
+
+    Four times of five the last token alone decides, so that it repeats itself and guesses can hold.
+    """
+    if int.from_bytes(hashlib.blake2b(repr(context).encode(), digest_size=2).digest(), "little") % 5:
+        context, seed = context[-1:], 0
     digest = hashlib.blake2b(repr((context, seed)).encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     choices = list(range(VOCAB)) if allowed is None else sorted(allowed)
@@ -145,6 +150,18 @@ class FakeRunner:
     masks: dict[int, StepMasks] = field(default_factory=dict)
     computed: int = 0
     widest_span: int = 0
+    branches: int = 0
+    slips: int = 5
+    """The draft model errs in one token of so many."""
+
+    def propose(self, after: tuple[int, ...], seed: int, count: int) -> list[int]:
+        """The draft model: what the model says without a mask, wrong now and then, and at times less than asked."""
+        guesses: list[int] = []
+        while len(guesses) < count and len(after) % 7:
+            token = next_token(after, seed)
+            guesses.append(token if hash((after, seed)) % self.slips else (token + 1) % VOCAB)
+            after = (*after, token)
+        return guesses
 
     def can_run(self) -> bool:
         return bool(self.plans) and (not self.plans[0].masked.size or self.plans[0].step in self.masks)
@@ -157,18 +174,23 @@ class FakeRunner:
         private = np.concatenate([[0], np.cumsum(plan.private_lens)])
         assert starts[-1] == plan.tokens.size == plan.positions.size == plan.slots.size
         assert len(set(plan.slots.tolist())) == plan.slots.size, "a slot is written twice in one step"
+        branches = {} if plan.branches is None else {one: (main, fork) for one, main, fork in plan.branches.tolist()}
         named = plan.rows[plan.rows >= 0]
-        assert len(set(named.tolist())) == named.size
+        assert len(set(named.tolist())) == named.size - len(branches)
+        assert all(plan.rows[one] == plan.rows[main] and main not in branches for one, (main, _) in branches.items())
         assert not plan.sample[plan.rows < 0].any()
         for i, row in enumerate(plan.rows.tolist()):
             for at in range(starts[i], starts[i + 1]):
                 token = int(plan.tokens[at])
                 self.memory[int(plan.slots[at])] = (
                     int(plan.positions[at]),
-                    token if token >= 0 else self.last.get(row, 0),
+                    token if token >= 0 else self._last(row),
                 )
         self.computed += plan.tokens.size
-        tokens, scores = [], []
+        tokens, scores, lost = [], [], set[int]()
+        answers: dict[int, dict[tuple[int, ...], int]] = {}
+        begins: dict[int, tuple[int, ...]] = {}
+        self.branches += len(branches)
         specs = {spec.row_index: spec for spec in plan.scores}
         masked, lines = {}, 0
         for index in plan.masked.tolist():
@@ -210,9 +232,28 @@ class FakeRunner:
                 token = next_token((*context, *new[: len(new) - guesses]), self.rows[row].seed, allowed)
                 tokens.append(token)
                 self.last[row] = token
+                before = (*context, *new[: len(new) - guesses])
+                answers.setdefault(row, {})[before] = token
+                if i not in branches:
+                    begins.setdefault(row, before)
+            if plan.drafts[i] or i in branches:
+                lost.add(row)
+        for row in lost:
+            self.last[row] = -1  # several lines: nothing may be planned on it before its token is known
         count = len(tokens)
+        asking = [] if plan.propose is None else [i for i, n in enumerate(plan.propose.tolist()) if n]
+        proposals = np.full((len(asking), int(plan.propose.max()) if asking else 0), -1, np.int32)
+        for line, i in zip(proposals, asking, strict=True):
+            row = int(plan.rows[i])
+            after = begins[row]
+            while after in answers[row]:
+                after = (*after, answers[row][after])
+            guesses = self.propose(after, self.rows[row].seed, int(plan.propose[i]))
+            line[: len(guesses)] = guesses
         return StepResult(
             step=plan.step,
+            proposals=proposals if asking else None,
+            draft_passes=len(asking),
             tokens=np.array(tokens, dtype=np.int32),
             logprobs=np.zeros(count, np.float32),
             top_ids=np.zeros((count, 0), np.int32),
@@ -222,6 +263,11 @@ class FakeRunner:
             mask_wait_s=0.0,
             sample_s=0.0,
         )
+
+    def _last(self, row: int) -> int:
+        token = self.last.get(row, 0)
+        assert token >= 0, "planned on a token that is one of several"
+        return token
 
     def fail(self) -> int:
         """The next step raises, its slots hold nothing valid; its number."""

@@ -43,7 +43,7 @@ def test_chunks_and_lookahead_change_nothing(lookahead: int, budget: int) -> Non
 
 
 def test_samples_of_one_request_share_its_prompt() -> None:
-    rig = Rig(2000)
+    rig = Rig(2000, max_drafts=0)
     number = rig.submit(LONG, max_tokens=5, n=4, seed=11)
     rig.run()
     for index in range(4):
@@ -180,16 +180,10 @@ def test_what_a_constraint_forces_is_guessed_and_changes_nothing(kv_tokens: int)
         assert len(rig.texts[plain, 0]) == 20
         idle(rig)
         steps[most] = rig.scheduler.stats.steps
-        assert (rig.scheduler.stats.accepted_drafts > 20) == (most > 0)
-        assert rig.scheduler.stats.drafts >= rig.scheduler.stats.accepted_drafts
+        drafter = rig.scheduler.drafter
+        assert (sum(drafter.accepted.values()) > 20) == (most > 0)
+        assert sum(drafter.proposed.values()) >= sum(drafter.accepted.values())
     assert steps[8] < steps[0]
-
-
-def test_penalties_and_guesses_do_not_mix() -> None:
-    rig = Rig(1000)
-    rig.submit([7, 1], constraint="even 12", max_tokens=60, seed=1, frequency_penalty=0.5)
-    rig.run()
-    assert rig.scheduler.stats.drafts == 0
 
 
 def test_cancelling_frees_everything_at_once() -> None:

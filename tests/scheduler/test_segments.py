@@ -58,7 +58,7 @@ def by_hand(segments: list[Segment], before: list[int]) -> tuple[list[list[int]]
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_segments_run_in_one_row_without_a_step_between_them(lookahead: int) -> None:
-    rig = Rig(2000, lookahead=lookahead)
+    rig = Rig(2000, lookahead=lookahead, max_drafts=0)
     parts = [segment([5 + i, 6, 7], max_tokens=7, seed=i, ignore_eos=True) for i in range(6)]
     number = begin(rig, parts)
     admitted = []

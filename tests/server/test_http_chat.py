@@ -30,6 +30,7 @@ def test_an_answer_has_openai_shape(served: Served) -> None:
         "completion_tokens": len(REPLY.encode()),
         "total_tokens": prompt + len(REPLY.encode()),
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }
     again = served.chat("Hi").json()
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == prompt - 1
