@@ -274,6 +274,7 @@ class FakeRunner:
         plan = self.plans.popleft()
         self._open_and_close(plan)
         self.memory.update({int(slot): (int(p), 0) for slot, p in zip(plan.slots, plan.positions, strict=True)})
+        self.last.update(dict.fromkeys(plan.rows.tolist(), 0))  # lost: what is planned on it is as good as nothing
         return plan.step
 
     def _open_and_close(self, plan: StepPlan) -> None:

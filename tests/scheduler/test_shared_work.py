@@ -20,7 +20,7 @@ def distinct_prefixes(prompts: list[list[int]]) -> int:
 @pytest.mark.parametrize("policy", ["lpm", "fcfs"])
 @pytest.mark.parametrize("count", [8, 64, 256])
 def test_simultaneous_requests_compute_prefix_and_suffixes_only(count: int, policy: str) -> None:
-    rig = Rig(8000, max_num_seqs=64, max_num_batched_tokens=512, policy=policy)
+    rig = Rig(8000, max_num_seqs=64, max_num_batched_tokens=512, max_drafts=0, policy=policy)
     prompts = [[*PROMPT, 1 + i % 50, 1 + i // 50] for i in range(count)]
     numbers = [rig.submit(prompt, max_tokens=2, seed=i, ignore_eos=True) for i, prompt in enumerate(prompts)]
     rig.run()
