@@ -15,7 +15,6 @@ from radixrt.messages import StepResult
 from radixrt.scheduler.batch import PlannedRow
 from radixrt.scheduler.requests import Row
 
-
 FREE, ONE_LEFT = -1, -2
 """In `PlannedRow.forced`: no token is forced; only one is possible."""
 
