@@ -66,8 +66,8 @@ def allowed(matcher: Matcher, tokens: Sequence[int], before: Sequence[int] = ())
 
 
 def _forced(run: list[int], path: list[int], bitmask: Bitmask) -> list[int]:
-    """For each line of a row, the last of which stands behind all of `path`: the token that the constraint forces there,
-    in one spelling of the only text that may follow (`run`), or as the only token that is left (ONE_LEFT); else FREE."""
+    """For each line of a row, the last of which stands behind all of `path`: the token that the constraint forces
+    there, in one spelling of the only text that may follow (`run`), or as the only one left (ONE_LEFT); else FREE."""
     one_left = (np.bitwise_count(bitmask.view(np.uint32)).sum(axis=1, dtype=np.int64) == 1).tolist()
     forced = []
     for behind, alone in enumerate(one_left, len(path) + 1 - len(one_left)):
