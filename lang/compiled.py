@@ -165,9 +165,10 @@ class Feeder:
             taken = None
             if isinstance(operation, Fork) and self.grows:
                 self._branch(operation, context)
-            elif (item := self._item(operation)) is not None:
+            elif (item := item_of(operation, self._next)) is not None:
                 self._add(item, context)
                 if isinstance(item, Gen):
+                    self._next += 1
                     taken = self._open(), item.index
             self._walked.append(taken)
         if self._program is not None and any(isinstance(item, Gen | BranchItem) for item in self._items):
@@ -189,19 +190,6 @@ class Feeder:
             self._restart = False
         self._items.append(item)
 
-    def _item(self, operation: Operation) -> ProgramItem | None:
-        match operation:
-            case AddText(text=text):
-                return Text(text=text)
-            case OpenTurn(turn=turn):
-                return BeginTurn(role=turn.role, name=turn.name, tool_call_id=turn.tool_call_id)
-            case CloseTurn():
-                return EndTurn()
-            case Generate(gen=gen):
-                index, self._next = self._next, self._next + 1
-                return Gen(index=index, sampling=gen.sampling, constraint=gen.constraint, heal=gen.heal is not False)
-        return None
-
     def _branch(self, fork: Fork, context: Context | None) -> None:
         children = [child for child in fork.children if child.feeder is not None and child.error is None]
         program = self._open()
@@ -218,6 +206,20 @@ class Feeder:
         self._items.append(BranchItem(children=numbers))
         for child in children:
             child.feed()
+
+
+def item_of(operation: Operation, index: int) -> ProgramItem | None:
+    """The item that an operation is in a program request; `index` is that of a gen. None: it is done here."""
+    match operation:
+        case AddText(text=text):
+            return Text(text=text)
+        case OpenTurn(turn=turn):
+            return BeginTurn(role=turn.role, name=turn.name, tool_call_id=turn.tool_call_id)
+        case CloseTurn():
+            return EndTurn()
+        case Generate(gen=gen):
+            return Gen(index=index, sampling=gen.sampling, constraint=gen.constraint, heal=gen.heal is not False)
+    return None
 
 
 async def gather_more(count: Callable[[], int]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from radixrt.backend import Backend
 from radixrt.lang.channel import Channel
+from radixrt.lang.compiled import item_of
 from radixrt.lang.executor import Branch
 from radixrt.lang.operations import (
     AddText,
@@ -32,6 +33,8 @@ from radixrt.lang.operations import (
 from radixrt.lang.run import Run
 from radixrt.lang.services import OpenAI
 from radixrt.lang.spans import Span, here
+from radixrt.segments import Gen as GenItem
+from radixrt.segments import ProgramItem
 
 SHOWN = 60
 """Characters of a constant text that the plan shows."""
@@ -101,12 +104,28 @@ class Plan:
         """Every gen and select that is known, branch by branch."""
         return [o for branch in self.branches for o in branch.planned if isinstance(o, Generate | Choose)]
 
+    def requests(self, branch: int = 0) -> list[list[ProgramItem]]:
+        """What a branch sends, stretch by stretch: each runs in the engine without a question in between.
+
+        A select ends a stretch, since it is done from here; a read of the body would too, and so ends the plan.
+        """
+        stretches: list[list[ProgramItem]] = [[]]
+        gens = 0
+        for operation in self.branches[branch].planned:
+            if isinstance(operation, Choose):
+                stretches.append([])
+            elif (item := item_of(operation, gens)) is not None:
+                stretches[-1].append(item)
+                gens += isinstance(operation, Generate)
+        return [stretch for stretch in stretches if any(isinstance(item, GenItem) for item in stretch)]
+
     def __str__(self) -> str:
         tokens = f", {self.prefix_tokens} tokens" if self.prefix_tokens is not None else ""
         lines = [
             f"program {self.program}: {len(self.asked)} gens and selects are known, in {len(self.branches)} branches",
             f"constant prefix: {self.prefix_chars} characters{tokens}",
             *self._lines(0, "  "),
+            *self._stretches(),
         ]
         if self.whole:
             lines.append("the body reads nothing that the model writes: this is all of it")
@@ -114,6 +133,17 @@ class Plan:
             where = f" at {self.stopped}" if self.stopped else ""
             lines.append(f"first read{where}: the body waits there for what it reads; what it does then depends on it")
         return "\n".join(lines)
+
+    def _stretches(self) -> list[str]:
+        """What runs without a question in between."""
+        lines = []
+        for i, branch in enumerate(self.branches):
+            sizes = [sum(isinstance(item, GenItem) for item in stretch) for stretch in self.requests(i)]
+            if sizes:
+                gens = " + ".join(map(str, sizes))
+                label = str(branch.label).rsplit(" > ", 1)[-1] if branch.label else "trunk"
+                lines.append(f"{label}: one program request, gens that follow one another in the engine: {gens}")
+        return lines
 
     def _lines(self, index: int, indent: str) -> list[str]:
         lines: list[str] = []

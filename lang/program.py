@@ -183,6 +183,12 @@ class Function(Body):
         options = RunOptions(timeout, cache_salt, priority)
         return await arun_batch(self, batch, backend, num_threads, options, progress_bar=progress_bar)
 
+    def compile(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Plan:
+        """The program requests of a run with these arguments, as far as they are known before its first read:
+        `plan.requests()`, and `plan.requests(i)` for branch i. `run` sends the same without being asked (see `explain`,
+        which is another name for it)."""
+        return self.explain(*args, backend=backend, **kwargs)
+
     def explain(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Plan:
         """What the program will ask for with these arguments, up to its first read of something the model must write.
 

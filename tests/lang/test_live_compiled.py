@@ -221,6 +221,7 @@ def test_six_gens_and_seven_texts_are_one_request(tiny: Engine, sent: list[Any])
     assert [type(item).__name__ for item in opened.items] == ["Text", "Gen"] * 6 + ["Text"]
     assert not any(isinstance(message, Tokenize) for message in sent)  # not even one question between two gens
     assert state.meta("g5").usage.cached_tokens > 0
+    assert six.compile(backend=tiny).requests() == [opened.items]
     assert seen(state) == seen(six.run(backend=OneRequestEach(tiny)))
     assert_idle(tiny)
 
