@@ -2,6 +2,7 @@
 
 Words in a prompt make things happen: WAIT stays queued until the engine dies, SLOW stops after three tokens, DIE loses
 the engine and DEADEND fails the request after three tokens, BOOM raises what nobody expects, MIDBOOM after three too.
+USETOOL calls get_weather for Orléans until a tool's result stands in the prompt.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from radixrt.results import (
 
 CONTEXT = 600
 REPLY = "Zwölf Äpfel 🍎, no more."
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Orléans"}}\n</tool_call>'
 
 
 class FakeBackend:
@@ -237,6 +239,8 @@ class FakeBackend:
         self, ids: bytes, params: SamplingParams, constraint: Constraint | None, index: int
     ) -> tuple[bytes, str, str | None]:
         text = self.reply if index == 0 else f"{self.reply} ({index})"
+        if b"USETOOL" in ids:
+            text = "12 °C." if b"<tool>" in ids else CALL
         if constraint is not None and constraint.kind != "structural_tag":
             text = {"choice": constraint.choices[-1] if constraint.choices else "", "regex": "abc"}.get(
                 constraint.kind, '{"a":1}'

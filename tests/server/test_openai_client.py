@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from .conftest import Served
-from .fake_backend import REPLY
+from .fake_backend import CALL, REPLY
 
 HI: Any = [{"role": "user", "content": "Hi"}]
 
@@ -127,7 +127,6 @@ WEATHER: Any = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Orléans"}}\n</tool_call>'
 
 
 def test_a_loop_with_tools(client: openai.OpenAI, served: Served) -> None:
@@ -152,3 +151,64 @@ def test_the_stream_helper_parses_calls(client: openai.OpenAI, served: Served) -
     assert "".join(deltas) == '{"city": "Orléans"}' * 2 and len(deltas) > 4
     assert [call.function.arguments for call in calls] == ['{"city": "Orléans"}'] * 2
     assert final.finish_reason == "tool_calls" and final.message.content == "Moment."
+
+
+def test_the_stream_helper_parses_into_a_model(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="fake", messages=HI, response_format=Thing) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion().choices[0]
+    assert final.message.parsed == Thing(a=1) and {"chunk", "content.delta", "content.done"} <= kinds
+
+
+def test_the_stream_helper_gives_logprobs_of_every_token(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="fake", messages=HI, logprobs=True, top_logprobs=2) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion().choices[0]
+    assert final.logprobs is not None and final.logprobs.content is not None
+    assert b"".join(bytes(token.bytes or ()) for token in final.logprobs.content) == REPLY.encode()
+    assert all(len(token.top_logprobs) == 2 for token in final.logprobs.content)
+
+
+def test_tools_from_models(client: openai.OpenAI, served: Served) -> None:
+    class GetWeather(BaseModel):
+        city: str
+
+    served.backend.reply = ' {"city": "Orléans"}}\n</tool_call>'
+    tool = openai.pydantic_function_tool(GetWeather)
+    answer = client.chat.completions.parse(model="fake", messages=HI, tools=[tool], tool_choice="required")
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None and calls[0].function.parsed_arguments == GetWeather(city="Orléans")
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_the_async_stream_helper(served: Served) -> None:
+    async def run() -> str | None:
+        async with (
+            openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
+            client.chat.completions.stream(model="fake", messages=HI) as stream,
+        ):
+            async for _ in stream:
+                pass
+            return (await stream.get_final_completion()).choices[0].message.content
+
+    assert asyncio.run(run()) == REPLY
+
+
+def test_raw_and_streaming_responses(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(model="fake", messages=HI)
+    assert raw.headers["x-request-id"].startswith("req_") and raw.parse().choices[0].message.content == REPLY
+    with client.chat.completions.with_streaming_response.create(model="fake", messages=HI) as response:
+        assert REPLY.encode() in response.read() or REPLY in response.json()["choices"][0]["message"]["content"]
+    assert client.chat.completions.create(model="fake", messages=HI)._request_id is not None
+
+
+def test_unknown_parameters_are_named_and_harmless_ones_taken(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="fake", messages=HI, extra_body={"nonsense": 1})
+    assert caught.value.param == "nonsense" and caught.value.code == "unknown_parameter"
+    answer = client.chat.completions.create(
+        model="fake", messages=HI, user="u", metadata={"a": "b"}, store=False, service_tier="auto", seed=1,
+        safety_identifier="s", prompt_cache_key="k",
+    )  # fmt: skip
+    assert answer.choices[0].message.content == REPLY
