@@ -10,7 +10,7 @@ from radixrt.kernels.layout import AttentionLayout
 from radixrt.kernels.triton import tuning
 from radixrt.kernels.triton.common import blocks, by_rows, tile
 from radixrt.kernels.triton.fp8 import as_bits
-from radixrt.kernels.triton.plan import FIELDS, AttentionPlan, make_plan
+from radixrt.kernels.triton.plan import FIELDS, WIDE, AttentionPlan, make_plan
 from radixrt.kernels.triton.rotary import pool_scales
 from radixrt.kernels.triton.walk import merge, walk
 
@@ -95,11 +95,12 @@ def _attend(
     sharing: bool,
 ) -> torch.Tensor:
     kv_heads, group = keys.shape[0], q.shape[1] // keys.shape[0]
+    widest = widest_tile(q.shape[2], q.dtype)
     plan = layout.derive(
-        ("triton", kv_heads, group, window, sharing, q.device),
-        lambda: make_plan(layout, group=group, kv_heads=kv_heads, window=window, sharing=sharing, device=q.device).to(
-            q.device
-        ),
+        ("triton", kv_heads, group, window, sharing, widest, q.device),
+        lambda: make_plan(
+            layout, group=group, kv_heads=kv_heads, window=window, sharing=sharing, device=q.device, widest=widest
+        ).to(q.device),
     )
     return attend(
         q, keys, values, plan, scale, window=window, soft_cap=soft_cap, k_scale=k_scale, v_scale=v_scale
@@ -162,12 +163,18 @@ def attend(
     return out
 
 
+def widest_tile(width: int, dtype: torch.dtype) -> int:
+    """Query lines of a tile, so that they and a block of keys fit into 64 KiB (AMD's; others have more)."""
+    return max(16, min(WIDE, WIDE * 256 // (tile(width, 16) * dtype.itemsize)))
+
+
 def _tuned(key: str, height: int, block_d: int, dtype: torch.dtype, launch: Callable[[tuning.Config], None]) -> None:
     """Run with the best of a few key blocks; a float32 tile or a wide head leaves room for small ones only."""
     if dtype == torch.float32 or block_d >= 256:
-        configs = [tuning.Config({"keys": 32}, 4, 1), tuning.Config({"keys": 16}, 4, 1)]
+        configs = [tuning.Config({"keys": 16}, 4, 1), tuning.Config({"keys": 32}, 4, 1)]
     elif height <= 16:
         configs = [
+            tuning.Config({"keys": 32}, 4, 2),
             tuning.Config({"keys": 64}, 4, 3),
             tuning.Config({"keys": 128}, 4, 2),
             tuning.Config({"keys": 32}, 2, 4),
@@ -175,6 +182,7 @@ def _tuned(key: str, height: int, block_d: int, dtype: torch.dtype, launch: Call
     else:
         warps = 8 if height >= 128 else 4
         configs = [
+            tuning.Config({"keys": 32}, warps, 1),
             tuning.Config({"keys": 64}, warps, 2),
             tuning.Config({"keys": 64}, warps, 3),
             tuning.Config({"keys": 128}, 8, 2),

@@ -113,14 +113,16 @@ def make_plan(
     sharing: bool = True,
     device: torch.device | None = None,
     chunk: int | None = None,
+    widest: int = WIDE,
 ) -> Host:
     """The items of a step for `group` query heads a key-value head.
 
     `sharing` false: every row reads all of its context by itself. `chunk`: keys of an item at most, where results must
-    not depend on what else is in the step; by default it follows from how much there is to read.
+    not depend on what else is in the step; by default it follows from how much there is to read. `widest`: query lines
+    of a tile at most.
     """
     index, segments = _segments(layout, window, sharing)
-    tiles = [tiled for segment in segments for tiled in _tiles(segment, group, layout, window)]
+    tiles = [tiled for segment in segments for tiled in _tiles(segment, group, layout, window, widest)]
     if chunk is None:
         work = sum(part.stop - part.start for _, part in tiles) * kv_heads
         target = PROGRAMS * multiprocessors(layout.device if device is None else device)
@@ -214,11 +216,13 @@ def _alike(
         yield first + low, first + high, int(positions[low])
 
 
-def _tiles(segment: Segment, group: int, layout: AttentionLayout, window: int | None) -> Iterator[tuple[int, Segment]]:
+def _tiles(
+    segment: Segment, group: int, layout: AttentionLayout, window: int | None, widest: int
+) -> Iterator[tuple[int, Segment]]:
     """(tile height, what one tile of the segment's queries reads): nothing that no query of the tile may see."""
     lines = (segment.end - segment.first) * group
     height = next((height for height in (NARROW, MIDDLE) if lines <= height), WIDE)
-    height = max(height, tile(group))
+    height = max(min(height, widest), tile(group))
     together = height // group
     for first in range(segment.first, segment.end, together):
         end = min(first + together, segment.end)

@@ -150,6 +150,7 @@ def product_configs(dtype: torch.dtype) -> list[tuning.Config]:
     if dtype == torch.float32:
         return [tuning.Config({"outputs": 32, "inputs": 64}, 4, 1)]
     return [
+        tuning.Config({"outputs": 64, "inputs": 64}, 4, 2),  # fits into the 64 KiB of AMD's
         tuning.Config({"outputs": 64, "inputs": 64}, 4, 3),
         tuning.Config({"outputs": 32, "inputs": 128}, 4, 3),
         tuning.Config({"outputs": 64, "inputs": 128}, 4, 2),
