@@ -92,6 +92,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = 300.0
     grammar: Limits = Limits()
     """What a constraint may cost (`--grammar-...`)."""
+    grammar_backend: Literal["auto", "llguidance", "xgrammar", "outlines"] = "auto"
+    """Library that a constraint which names none is given first; what it cannot enforce goes on as with auto."""
 
 
 DRAFT_SOURCES = ("forced", "tree", "model")
@@ -160,6 +162,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_sources: tuple[str, ...] = ("forced", "tree")
     max_draft_rows: int | None = None
     grammar: Limits = Limits()
+    grammar_backend: str = "auto"
     check: bool
     log_level: str
     log_format: LogFormat = "text"

@@ -140,6 +140,7 @@ class Trio:
                 draft_sources=draft_sources(config),
                 max_draft_rows=config.max_draft_rows,
                 grammar=config.grammar,
+                grammar_backend=config.grammar_backend,
                 check=config.check,
             ),
             "tokenizer": TokenizerConfig(

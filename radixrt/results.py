@@ -39,6 +39,10 @@ class ConstraintReport(msgspec.Struct, frozen=True):
     """The library that enforced it."""
     ignored: tuple[str, ...] = ()
     """JSON pointers to the keywords that were not enforced; only where `lax` allowed that."""
+    added: tuple[str, ...] = ()
+    """JSON pointers to the keywords that are enforced by being said in other words."""
+    passed: tuple[str, ...] = ()
+    """What other back ends answered that were asked before: `name: why not`."""
 
 
 class CacheBranch(msgspec.Struct, frozen=True):
@@ -319,6 +323,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     mask_s: float = 0.0
     mask_wait_s: float = 0.0
     grammar_compiles: int = 0
+    grammar_backends: dict[str, int] = {}
+    """Constraints compiled, by the back end that took them."""
+    grammar_refusals: int = 0
+    """Constraints refused: by no back end enforced, malformed, or above a limit."""
+    grammar_workers_lost: int = 0
+    """Compile workers killed or crashed over a constraint."""
     grammar_cache_hits: int = 0
     grammar_compile_s: float = 0.0
     tier: TierStats | None = None

@@ -231,6 +231,11 @@ FLAGS: dict[str, Any] = {
         rich_help_panel=SCHEDULER,
         show_default="while they pay, as measured",
     ),
+    "grammar_backend": typer.Option(
+        "--grammar-backend",
+        help="Library that is asked first for a constraint that names none.",
+        rich_help_panel=grammar_options.PANEL,
+    ),
     "check": typer.Option(
         "--check", help="Prove the cache's invariants after every step (slow; for debugging).", rich_help_panel=CACHE
     ),

@@ -6,12 +6,14 @@ does what a plan says, for a process that trusts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from radixrt.errors import ConstraintError
+from radixrt.grammar.keywords import ELSEWHERE, NOT_ENFORCED
 from radixrt.grammar.lax import MAX_LEFT_OUT, leave_out
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.llguidance_backend import Compiler, VocabularySource
@@ -43,10 +45,26 @@ class Backends:
     """For one vocabulary and one width of logits."""
 
     def __init__(
-        self, tokenizer_json: str, *, size: int, eos_ids: Sequence[int], vocab_size: int, limits: Limits
+        self,
+        tokenizer_json: str,
+        *,
+        size: int,
+        eos_ids: Sequence[int],
+        vocab_size: int,
+        limits: Limits,
+        preferred: str = "auto",
+        loading: Callable[[bool], None] | None = None,
     ) -> None:
-        """See `llguidance_backend.Compiler`, which is built at once; other libraries when they are first needed."""
+        """See `llguidance_backend.Compiler`, which is built at once; other libraries when they are first needed.
+
+        Args:
+            preferred: the back end that `auto` asks first, for the kinds that it takes.
+            loading: called with True before a library is imported that takes long, with False afterwards.
+        """
         self.limits = limits
+        self._preferred = preferred
+        self._loading = loading or (lambda _: None)
+        self._lock = threading.Lock()
         self._llguidance = Compiler(tokenizer_json, size=size, eos_ids=eos_ids, vocab_size=vocab_size, limits=limits)
         self.tables = self._llguidance.tables
         self._made: dict[str, Backend] = {"llguidance": self._llguidance}
@@ -61,7 +79,9 @@ class Backends:
 
     def build(self, constraint: Constraint, plan: Plan) -> TokenGrammar:
         """The grammar of a constraint that was planned."""
-        return self._backend(plan.backend).build(constraint, plan.source)
+        backend = self._backend(plan.backend)
+        self._load(backend)
+        return backend.build(constraint, plan.source)
 
     def _decide(self, constraint: Constraint) -> tuple[Plan, TokenGrammar]:
         ignored: list[str] = []
@@ -83,13 +103,19 @@ class Backends:
         self, constraint: Constraint, current: Constraint, ignored: tuple[str, ...]
     ) -> tuple[Plan, TokenGrammar]:
         refused: ConstraintError | None = None
-        for name in candidates(constraint):
+        passed: list[str] = []
+        for name in candidates(constraint, self._preferred):
             backend = self._backend(name)
             try:
-                source = msgspec.structs.replace(backend.prepare(current), ignored=ignored)
+                source = msgspec.structs.replace(backend.prepare(current), ignored=ignored, passed=tuple(passed))
+                self._load(backend)
                 return Plan(name, source), backend.build(current, source)
             except ConstraintError as error:
-                refused = refused or error
+                if refused is None or refused.code == ELSEWHERE:
+                    refused = error
+                passed.append(f"{name}: {error.message}")
+                if error.code not in (NOT_ENFORCED, ELSEWHERE) and name != self._preferred:
+                    break  # a fault of the constraint's own
             except RecursionError as error:
                 raise ConstraintError(
                     f"this {constraint.kind} refers too deeply into itself to be enforced", param=constraint.kind
@@ -97,25 +123,44 @@ class Backends:
         raise refused or ConstraintError("no back end takes this constraint", param="backend")
 
     def _backend(self, name: str) -> Backend:
-        if name == "outlines" and name not in self._made:
-            from radixrt.grammar.outlines_backend import OutlinesCompiler
+        with self._lock:
+            if name == "outlines" and name not in self._made:
+                from radixrt.grammar.outlines_backend import OutlinesCompiler
 
-            self._made[name] = OutlinesCompiler(self.tables, self.limits, self._llguidance)
-        return self._made[name]
+                self._made[name] = OutlinesCompiler(self.tables, self.limits, self._llguidance)
+            if name == "xgrammar" and name not in self._made:
+                from radixrt.grammar.xgrammar_backend import XgrammarCompiler
+
+                self._made[name] = XgrammarCompiler(self.tables, self.limits)
+            return self._made[name]
+
+    def _load(self, backend: Backend) -> None:
+        from radixrt.grammar.xgrammar_backend import XgrammarCompiler
+
+        if not isinstance(backend, XgrammarCompiler) or backend.is_loaded:
+            return
+        with self._lock:
+            self._loading(True)
+            backend.load()
+            self._loading(False)
 
 
 TAKES: dict[str, tuple[str, ...]] = {
     "llguidance": ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"),
+    "xgrammar": ("json_schema", "grammar", "structural_tag"),
     "outlines": ("regex", "choice"),
 }
-"""Back end -> kinds of constraint that it may be asked for. `auto` asks llguidance, which takes all of them: of the
-others each is right only for some constraints of a kind, and slower to build."""
+"""Back end -> kinds of constraint that it may be asked for. `auto` asks llguidance, which takes all of them, and then
+xgrammar for what llguidance does not enforce: integers between bounds of 64 bits, formats of structural tags. outlines
+is asked where it is named: whatever it enforces llguidance does too, and is quicker to build."""
+_AUTO = ("llguidance", "xgrammar")
 
 
-def candidates(constraint: Constraint) -> tuple[str, ...]:
+def candidates(constraint: Constraint, preferred: str = "auto") -> tuple[str, ...]:
     """Back ends to ask, first to last. ConstraintError (`backend`) where the one named takes no such kind."""
     if constraint.backend == "auto":
-        return ("llguidance",)
+        order = dict.fromkeys([preferred, *_AUTO])
+        return tuple(name for name in order if constraint.kind in TAKES.get(name, ()))
     kinds = TAKES.get(constraint.backend, ())
     if not kinds:
         raise ConstraintError(

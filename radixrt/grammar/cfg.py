@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from radixrt.errors import ConstraintError
+from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
 
@@ -24,6 +25,7 @@ _GBNF_TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<comment>\#[^\n]*)|(?P<set>\[(?:[^\]\\]|\\.)*\])'
     r"|(?P<bounds>\{[^}\n]*\})|(?P<open>\()|(?P<close>\))|(?P<other>[\s\S])"
 )
+_MACRO = re.compile(r"\b[A-Z]\w*\s*\(|\(\s*=")
 _WIDE_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 _RULE_OPTIONS = frozenset({"lazy", "suffix"})
 
@@ -67,12 +69,31 @@ def gbnf_to_lark(text: str, limits: Limits) -> str:
     parts = []
     for line, kind, token in _tokens(_GBNF_TOKEN, text, limits):
         if kind == "set" and any(pair in token for pair in ("&&", "--", "~~")):
-            raise _error(line, f"a doubled &, - or ~ in {token} has another meaning here: write it once")
+            raise _error(line, f"a doubled &, - or ~ in {token} has another meaning here: write it once", NOT_ENFORCED)
         parts.append(_WIDE_ESCAPE.sub(_narrow, token) if kind in ("set", "string") else token)
     try:
         return convert("".join(parts))
     except Exception as error:
         raise ConstraintError(f"the GBNF grammar is malformed: {error}", param="grammar") from error
+
+
+def check_gbnf(text: str, limits: Limits) -> str:
+    """GBNF for a library that reads it itself; ConstraintError (param `grammar`) with the place of the fault.
+
+    What only xgrammar reads in it (macros like `Regex(...)` and `TagDispatch(...)`, look-ahead `(= ...)`) is refused.
+    """
+    plain = []
+    for _, kind, token in _tokens(_GBNF_TOKEN, text, limits):
+        plain.append(token if kind in ("open", "close", "other") else "\n" * token.count("\n") + '""')
+    if found := _MACRO.search("".join(plain)):
+        line = "".join(plain)[: found.start()].count("\n") + 1
+        raise _error(line, f"{found[0]!r} is not GBNF and would not be enforced")
+    return wide_escapes(text)
+
+
+def wide_escapes(text: str) -> str:
+    """The grammar with each \\xHH as \\u00HH: xgrammar takes more than two digits for an \\x where more follow."""
+    return re.sub(r"\\(?:x([0-9A-Fa-f]{2})|(.))", lambda m: f"\\u00{m[1]}" if m[1] else m[0], text, flags=re.DOTALL)
 
 
 def _narrow(match: re.Match[str]) -> str:
@@ -107,5 +128,5 @@ def _tokens(token: re.Pattern[str], text: str, limits: Limits) -> Iterator[tuple
         line += match[0].count("\n")
 
 
-def _error(line: int, why: str) -> ConstraintError:
-    return ConstraintError(f"line {line} of the grammar: {why}", param="grammar")
+def _error(line: int, why: str, code: str | None = None) -> ConstraintError:
+    return ConstraintError(f"line {line} of the grammar: {why}", param="grammar", code=code)

@@ -15,10 +15,9 @@ from typing import IO
 from radixrt.errors import ConstraintError
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.memory import memory_message, resident_bytes
-from radixrt.grammar.wire import Answer, Frames, Setup, Task, pack, write_all
+from radixrt.grammar.wire import START_TIMEOUT_S, Answer, Frames, Setup, Task, pack, write_all
 from radixrt.params import Constraint
 
-START_TIMEOUT_S = 60.0
 WATCH_S = 0.05
 """How often a busy worker's memory is looked at."""
 _ROOT = Path(__file__).parents[2]
@@ -83,7 +82,12 @@ class Child:
     @property
     def is_bloated(self) -> bool:
         """Past work left so much memory behind that a fresh worker is better."""
-        return resident_bytes(self.pid) - self._baseline > self._limits.compile_memory_bytes // 4
+        return self._grown > self._limits.compile_memory_bytes // 4
+
+    @property
+    def _grown(self) -> int:
+        """Bytes that tasks have made the worker grow by."""
+        return resident_bytes(self.pid) - self._baseline
 
     def kill(self) -> None:
         """End the process now; an `ask` that waits raises WorkerLost."""
@@ -111,7 +115,14 @@ class Child:
         if pipe is None:
             raise WorkerLost("the compile worker has no stdout", by_task=False)
         deadline = time.monotonic() + timeout_s
-        while (answer := self._frames.next(Answer)) is None:
+        loading = False
+        while (answer := self._frames.next(Answer)) is None or answer.loading is not None:
+            if answer is not None:
+                loading = bool(answer.loading)
+                deadline = time.monotonic() + (START_TIMEOUT_S if loading else timeout_s)
+                if not loading:
+                    self._baseline = resident_bytes(self.pid)
+                continue
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
@@ -121,7 +132,7 @@ class Child:
                 if not data:
                     raise WorkerLost(self._obituary())
                 self._frames.feed(data)
-            elif watch_memory and resident_bytes(self.pid) - self._baseline > self._limits.compile_memory_bytes:
+            elif watch_memory and not loading and self._grown > self._limits.compile_memory_bytes:
                 self.kill()
                 raise WorkerLost(memory_message(self._limits.compile_memory_bytes))
         return answer

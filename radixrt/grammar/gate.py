@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -44,8 +44,12 @@ class Gated(msgspec.Struct, frozen=True):
     """Pointers to the keywords that are enforced because they were said in other words."""
 
 
-def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> Gated:
+def check_schema(
+    source: str, limits: Limits, *, param: str = "json_schema", also: Callable[[Tree], None] | None = None
+) -> Gated:
     """The schema for the back end, after all checks and rewriting (a schema `true` is written `{}`).
+
+    `also` is a back end's own gate, which sees the schema as it will be sent.
 
     Raises ConstraintError; its `param` is a JSON pointer (RFC 6901) into the schema, or `param` where it is about the
     whole.
@@ -56,7 +60,7 @@ def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> 
     if schema is not True and not isinstance(schema, dict):
         raise ConstraintError("a schema must be an object (or true)", param=param)
     if schema is True:
-        return Gated("{}")
+        schema, source = {}, "{}"
     tree = Tree(schema)
     checker = _Checker(limits)
     for node in tree.nodes:
@@ -66,6 +70,8 @@ def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> 
     document = rewritten.document
     if document == schema:
         check_narrow_ranges(tree.judging())
+        if also is not None:
+            also(tree)
         return Gated(source)
     if not isinstance(document, dict):
         raise ConstraintError("nothing satisfies this schema", param=param)
@@ -80,6 +86,8 @@ def check_schema(source: str, limits: Limits, *, param: str = "json_schema") -> 
         tree = Tree(document)
         check_recursion(tree)
         check_narrow_ranges(tree.judging())
+        if also is not None:
+            also(tree)
     except ConstraintError as error:
         raise ConstraintError(error.message, param=rewritten.origin(error.param or ""), code=error.code) from None
     return Gated(text, tuple(dict.fromkeys(rewritten.added)))

@@ -81,6 +81,11 @@ class Grammar(Protocol):
         """JSON pointers to the keywords that are enforced by being said in other words."""
         ...
 
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """Of each back end that was asked before and refused: `name: why`."""
+        ...
+
     def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> Matcher:
         """A matcher at the start of the text.
 

@@ -1,7 +1,8 @@
 """JSON Schema keywords, as tables: where subschemas are, what a value must look like, who enforces them.
 
 `TABLE` classes every keyword of drafts 4 to 2020-12 for llguidance 1.9: enforced by it, or added by our rewriting where
-that is exact (`rewrite.py`), or refused. Tests hold the table, the gate and the library together.
+that is exact (`rewrite.py`), or refused. `XGRAMMAR` is the same for xgrammar. Tests hold the tables, the gates and the
+libraries together.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ PAIRS = (
 
 NOT_ENFORCED = "keyword_not_enforced"
 """Code of a refusal that is about one keyword of a well-formed schema: lax mode may leave that keyword out."""
+
+ELSEWHERE = "format_not_enforced"
+"""Code of a refusal of what another back end may know."""
 
 ANNOTATION, ENFORCED, ADDED, REFUSED = "annotation", "enforced", "added", "refused"
 
@@ -87,6 +91,30 @@ TABLE: dict[str, tuple[str, str]] = {
     "extends": (REFUSED, f"{_DRAFT_3}; use allOf"),
 }  # fmt: skip
 """Keyword -> (who enforces it, what to do instead where it is refused). Words that are not here judge nothing."""
+
+XGRAMMAR: dict[str, str] = {
+    **{name: ANNOTATION if kind == ANNOTATION else REFUSED for name, (kind, _) in TABLE.items()},
+    **dict.fromkeys(("$anchor", "$defs", "$id", "definitions", "id"), ENFORCED),  # places, not judgements
+    **dict.fromkeys(
+        (
+            "$ref", "additionalProperties", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "items",
+            "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum", "pattern", "prefixItems",
+            "properties", "required", "type",
+        ),
+        ENFORCED,
+    ),
+    **dict.fromkeys(
+        (
+            "allOf", "dependencies", "dependentRequired", "dependentSchemas", "else", "format", "if", "maxProperties",
+            "minProperties", "not", "oneOf", "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+        ),
+        ADDED,
+    ),
+}  # fmt: skip
+"""The same for xgrammar 0.2: `added` where our rewriting leaves a form that `xgrammar_gate` passes, and refused else.
+outlines-core is not asked for schemas."""
+
+ANNOTATIONS = frozenset(name for name, (kind, _) in TABLE.items() if kind == ANNOTATION)
 
 ASSERTIONS = frozenset(
     name for name, (kind, _) in TABLE.items() if kind != ANNOTATION

@@ -18,7 +18,7 @@ from radixrt.grammar.gate import Gated, check_schema, locate
 from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
-from radixrt.grammar.sources import Source, check_size, proven, source_bytes
+from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, source_bytes
 from radixrt.grammar.structural import StructuralTag, lark, read_structural_tag
 from radixrt.grammar.tables import Bits, Tables, usable_ends
 from radixrt.grammar.token_matcher import DEAD_END, TokenGrammar
@@ -27,8 +27,6 @@ from radixrt.params import Constraint
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_WHITESPACE = 32
-"""Most whitespace characters in a row between JSON tokens, with `any_whitespace`."""
 _CONTEXT = 8
 """Tokens before forced text that its tokenization may depend on."""
 _REGEX_META = frozenset("\\.+*?()|[]{}^$#&-~")
@@ -167,6 +165,7 @@ class Compiler:
                 source_bytes=source_bytes(constraint),
                 added=source.added,
                 ignored=source.ignored,
+                passed=source.passed,
                 canonical=constraint.kind in ("json_schema", "json_object") or constraint.spaced,
             ),
             constraint,

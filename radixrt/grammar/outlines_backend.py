@@ -67,7 +67,10 @@ class OutlinesCompiler:
         """The grammar from what `prepare` returned."""
         steps = _Steps(self._index(constraint, source), self.tables.width)
         size = source_bytes(constraint)
-        return proven(TokenGrammar(self.tables, self.limits, steps, backend=self.name, source_bytes=size), constraint)
+        grammar = TokenGrammar(
+            self.tables, self.limits, steps, backend=self.name, source_bytes=size, passed=source.passed
+        )
+        return proven(grammar, constraint)
 
     def _index(self, constraint: Constraint, source: Source) -> Index:
         from outlines_core import Index

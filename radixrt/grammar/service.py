@@ -16,7 +16,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import IO
 
@@ -41,6 +41,8 @@ class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: int = 2
     """Worker processes at most; the second is started when the first is busy."""
+    preferred: str = "auto"
+    """The back end that a constraint which names none is given first."""
     cache_entries: int = 512
     cache_bytes: int = 256 * 1024 * 1024
     refusal_entries: int = 1024
@@ -82,6 +84,8 @@ class CompileService:
         self.limits = limits or Limits()
         kept = service_limits or ServiceLimits()
         self.compiles = 0
+        self.by_backend: Counter[str] = Counter()
+        """Compiles by the back end that took them."""
         self.cache_hits = 0
         self.refusals = 0
         self.workers_lost = 0
@@ -91,7 +95,7 @@ class CompileService:
         self._pending: set[Constraint] = set()
         self._fresh: set[Constraint] = set()
         """Compiled, and not yet fetched by whoever asked first: that is no cache hit."""
-        self._shop = _Shop(vocabulary, vocab_size, self.limits)
+        self._shop = _Shop(vocabulary, vocab_size, self.limits, kept.preferred)
         self._max_workers = kept.workers
         self._threads: list[_WorkerThread] = []
         self._start_worker()
@@ -139,6 +143,7 @@ class CompileService:
                 self._refused.put(outcome.constraint, outcome.result)
             else:
                 self.compiles += 1
+                self.by_backend[outcome.result.backend] += 1
                 self._fresh.add(outcome.constraint)
                 self._grammars.put(outcome.constraint, outcome.result, outcome.size)
         self.workers_lost = self._shop.lost
@@ -167,7 +172,7 @@ class CompileService:
 class _Shop:
     """What the worker threads share with each other and with the caller."""
 
-    def __init__(self, vocabulary: VocabularySource, vocab_size: int, limits: Limits) -> None:
+    def __init__(self, vocabulary: VocabularySource, vocab_size: int, limits: Limits, preferred: str) -> None:
         self.todo: queue.SimpleQueue[Constraint | None] = queue.SimpleQueue()
         self.closing = False
         self.lost = 0
@@ -178,6 +183,7 @@ class _Shop:
         os.set_blocking(self._bell_in, False)
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
+        self._preferred = preferred
         self._backends: Backends | None = None
         self._tokenizer: IO[bytes] | None = None
         self._building = threading.Lock()
@@ -201,6 +207,7 @@ class _Shop:
                     eos_ids=self._vocabulary.eos_ids,
                     vocab_size=self._vocab_size,
                     limits=self.limits,
+                    preferred=self._preferred,
                 )
             return self._backends
 
@@ -211,6 +218,7 @@ class _Shop:
             eos_ids=self._vocabulary.eos_ids,
             vocab_size=self._vocab_size,
             limits=self.limits,
+            preferred=self._preferred,
         )
 
     def finish(self, outcome: Outcome) -> None:

@@ -10,6 +10,9 @@ from radixrt.grammar.limits import Limits
 from radixrt.grammar.token_matcher import TokenGrammar
 from radixrt.params import Constraint
 
+MAX_WHITESPACE = 32
+"""Most whitespace characters in a row between JSON tokens, with `any_whitespace`."""
+
 
 class Source(msgspec.Struct, frozen=True):
     """What a back end compiles."""
@@ -19,6 +22,8 @@ class Source(msgspec.Struct, frozen=True):
     """JSON pointers to keywords that were said in other words."""
     ignored: tuple[str, ...] = ()
     """JSON pointers to keywords that were left out (lax)."""
+    passed: tuple[str, ...] = ()
+    """Of each back end that was asked before and refused: `name: why`."""
 
 
 def check_size(constraint: Constraint, limits: Limits) -> None:

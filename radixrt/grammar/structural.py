@@ -14,6 +14,7 @@ import msgspec
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar.complement import literal
+from radixrt.grammar.keywords import ELSEWHERE
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.schema_text import parse
 
@@ -78,7 +79,7 @@ def _format(value: dict[str, Any]) -> StructuralTag:
     if not isinstance(form, dict):
         _refuse("/format", "must be an object (or give `structures` and `triggers`)")
     if form.get("type") not in ("triggered_tags", "tags_with_separator"):
-        _refuse("/format/type", f"{form.get('type')!r} cannot be enforced: triggered_tags and tags_with_separator can")
+        _refuse("/format/type", f"{form.get('type')!r} cannot be enforced here", ELSEWHERE)
     between = "separator" if form["type"] == "tags_with_separator" else "triggers"
     _known(form, {"type", between, "tags", "at_least_one", "stop_after_first"}, "/format")
     tags = []
@@ -87,13 +88,13 @@ def _format(value: dict[str, Any]) -> StructuralTag:
         _known(one, {"type", "begin", "content", "end"}, place)
         content = one.get("content")
         if not isinstance(content, dict) or content.get("type") != "json_schema":
-            _refuse(f"{place}/content", "only a content of type json_schema can be enforced")
+            _refuse(f"{place}/content", "only a content of type json_schema can be enforced here", ELSEWHERE)
         _known(content, {"type", "json_schema"}, f"{place}/content")
         end = one.get("end")
         if isinstance(end, list) and len(end) == 1:
             end = end[0]
         if not isinstance(end, str):
-            _refuse(f"{place}/end", "must be one string")
+            _refuse(f"{place}/end", "must be one string", ELSEWHERE if isinstance(end, list) else None)
         inside = f"{place}/content/json_schema"
         tags.append(Tag(_text(one, "begin", place), _schema(content.get("json_schema"), inside), end, inside))
     flags = {}
@@ -178,5 +179,5 @@ def _known(value: Any, names: set[str], place: str) -> None:
         _refuse(f"{place}/{name}", f"the field {name!r} is not known, and would be ignored")
 
 
-def _refuse(place: str, why: str) -> NoReturn:
-    raise ConstraintError(f"structural_tag{place}: {why}", param=place or PARAM)
+def _refuse(place: str, why: str, code: str | None = None) -> NoReturn:
+    raise ConstraintError(f"structural_tag{place}: {why}", param=place or PARAM, code=code)

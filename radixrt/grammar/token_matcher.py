@@ -62,6 +62,7 @@ class TokenGrammar:
         source_bytes: int,
         ignored: tuple[str, ...] = (),
         added: tuple[str, ...] = (),
+        passed: tuple[str, ...] = (),
         canonical: bool = False,
     ) -> None:
         """`canonical`: where the text is certain, only the tokens that the tokenizer itself would write are allowed."""
@@ -69,6 +70,7 @@ class TokenGrammar:
         self.source_bytes = source_bytes
         self.ignored = ignored
         self.added = added
+        self.passed = passed
         self._tables = tables
         self._limits = limits
         self._start = start

@@ -19,6 +19,8 @@ from radixrt.grammar.backends import Plan
 from radixrt.grammar.limits import Limits
 from radixrt.params import Constraint
 
+START_TIMEOUT_S = 60.0
+"""Seconds that a worker may take to start, or to import a library."""
 MAX_FRAME = 64 * 1024 * 1024
 T = TypeVar("T")
 
@@ -31,6 +33,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     eos_ids: tuple[int, ...]
     vocab_size: int
     limits: Limits
+    preferred: str = "auto"
+    """The back end that `auto` asks first."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """For gate, compile and first mask together."""
     grown_bytes: int = 0
     """How far the compile made the worker's memory grow."""
+    loading: bool | None = None
+    """No answer yet: a library is being imported (True), or has been (False), which is not the task's doing."""
 
 
 def pack(message: Setup | Task | Answer) -> bytes:

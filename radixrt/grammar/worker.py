@@ -16,7 +16,7 @@ import time
 from radixrt.errors import ErrorInfo, RadixrtError
 from radixrt.grammar.backends import Backends, Plan
 from radixrt.grammar.memory import memory_message, resident_bytes, virtual_bytes
-from radixrt.grammar.wire import Answer, Frames, Setup, Task, pack, write_all
+from radixrt.grammar.wire import START_TIMEOUT_S, Answer, Frames, Setup, Task, pack, write_all
 
 ADDRESS_SLACK = 512 * 1024 * 1024
 """Address space beyond the memory limit: allocators reserve more than they use."""
@@ -30,7 +30,7 @@ def main() -> None:
     frames = Frames()
     setup = _read_setup(frames)
     try:
-        backends = _backends(setup)
+        backends = _backends(setup, out)
     except RadixrtError as error:
         write_all(out, pack(Answer(error=error.info())))
         return
@@ -64,11 +64,30 @@ def _answer(backends: Backends, task: Task) -> Answer:
     )
 
 
-def _backends(setup: Setup) -> Backends:
+def _backends(setup: Setup, out: int) -> Backends:
     size = os.fstat(setup.tokenizer_fd).st_size
     text = os.pread(setup.tokenizer_fd, size, 0).decode()
     os.close(setup.tokenizer_fd)
-    return Backends(text, size=setup.size, eos_ids=setup.eos_ids, vocab_size=setup.vocab_size, limits=setup.limits)
+
+    def loading(begins: bool) -> None:
+        """Lift the limits while a library is imported: its size is not the task's."""
+        if begins:
+            signal.setitimer(signal.ITIMER_REAL, START_TIMEOUT_S)
+            resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+        else:
+            signal.setitimer(signal.ITIMER_REAL, setup.limits.compile_timeout_s + 2)
+            _limit_address_space(setup.limits.compile_memory_bytes)
+        write_all(out, pack(Answer(loading=begins)))
+
+    return Backends(
+        text,
+        size=setup.size,
+        eos_ids=setup.eos_ids,
+        vocab_size=setup.vocab_size,
+        limits=setup.limits,
+        preferred=setup.preferred,
+        loading=loading,
+    )
 
 
 def _limit_address_space(memory_bytes: int) -> None:

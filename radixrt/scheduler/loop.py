@@ -15,7 +15,7 @@ from radixrt.cache import Paced
 from radixrt.checkpoint import open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
-from radixrt.grammar import CompileService
+from radixrt.grammar import CompileService, ServiceLimits
 from radixrt.messages import (
     Cancel,
     Connect,
@@ -123,7 +123,8 @@ class SchedulerProcess:
         vocabulary = checkpoint.vocabulary(config.tokenizer)
         ready = self._wait_for_runner()
         context_length = min(config.context_length or ready.context_length, ready.context_length)
-        self._compiler = CompileService(vocabulary, ready.vocab_size, config.grammar)
+        kept = ServiceLimits(preferred=config.grammar_backend)
+        self._compiler = CompileService(vocabulary, ready.vocab_size, config.grammar, service_limits=kept)
         limits = Limits(
             context_length=context_length,
             vocab_size=ready.vocab_size,
@@ -249,6 +250,9 @@ class SchedulerProcess:
             checks=self._paced.runs,
             check_s=self._paced.seconds,
             grammar_compiles=self._compiler.compiles,
+            grammar_backends=dict(self._compiler.by_backend),
+            grammar_refusals=self._compiler.refusals,
+            grammar_workers_lost=self._compiler.workers_lost,
             grammar_cache_hits=self._compiler.cache_hits,
             grammar_compile_s=self._compiler.compile_seconds,
         )

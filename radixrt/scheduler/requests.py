@@ -131,7 +131,7 @@ class Request:
             queue_s=started - self.arrived,
             ttft_s=first - self.arrived,
             total_s=now - self.arrived,
-            constraint=ConstraintReport(self.grammar.backend, self.grammar.ignored) if self.grammar else None,
+            constraint=report(self.grammar) if self.grammar else None,
             pin=self.pin,
         )
 
@@ -232,6 +232,11 @@ class Row:
         """Slots whose owner is this row."""
         yield from self.own
         yield from self.reserve
+
+
+def report(grammar: Grammar) -> ConstraintReport:
+    """What the answer says of the constraint."""
+    return ConstraintReport(grammar.backend, grammar.ignored, grammar.added, grammar.passed)
 
 
 def sample_seed(seed: int, index: int) -> int:

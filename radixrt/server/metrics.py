@@ -44,6 +44,8 @@ COUNTERS = {
     "mask_fill_seconds": ("mask_s", "Time spent filling token masks."),
     "mask_wait_seconds": ("mask_wait_s", "Time that steps waited for token masks."),
     "grammar_compiles": ("grammar_compiles", "Constraints compiled."),
+    "grammar_refusals": ("grammar_refusals", "Constraints refused: malformed, above a limit, or not enforced."),
+    "grammar_workers_lost": ("grammar_workers_lost", "Compile workers killed or crashed over a constraint."),
     "grammar_cache_hits": ("grammar_cache_hits", "Constraints found compiled."),
     "grammar_compile_seconds": ("grammar_compile_s", "Time spent compiling constraints."),
 }
@@ -146,6 +148,14 @@ class _EngineCollector(Collector):
         yield prompt
         if stats.tier is not None:
             yield from _tier(stats.tier)
+        backends = CounterMetricFamily(
+            "radixrt_grammar_backend_compiles",
+            "Constraints compiled, by library.",
+            labels=["backend"],
+        )
+        for name in sorted(stats.grammar_backends):
+            backends.add_metric([name], stats.grammar_backends[name])
+        yield backends
         finished = CounterMetricFamily("radixrt_requests_finished", "Requests ended, by reason.", labels=["reason"])
         for reason in sorted({*FINISH_REASONS, *stats.finished}):
             finished.add_metric([reason], stats.finished.get(reason, 0))

@@ -91,7 +91,7 @@ def test_rollback_retraces_the_path(compiler: Backends, vocabulary: Vocabulary, 
 def test_a_back_end_says_what_it_takes(compiler: Backends) -> None:
     for constraint, words in (
         (Constraint(kind="json_object", backend="outlines"), "takes no json_object; it takes regex, choice"),
-        (Constraint(kind="regex", value="a", backend="xgrammar"), "not available here"),
+        (Constraint(kind="regex", value="a", backend="xgrammar"), "takes no regex; it takes json_schema"),
         (regex("a(?=b)"), "look-ahead"),
     ):
         with pytest.raises(ConstraintError, match=words.replace("(", "\\(")) as caught:
