@@ -128,7 +128,6 @@ class _Checker:
         for low, high, kind in kw.PAIRS:
             if node.types == {kind} and schema.get(low, 0) > schema.get(high, math.inf):
                 _refuse((*path, low), f"{low} is above {high}: nothing can satisfy it")
-        self._min_properties(node)
 
     def _keyword(self, node: Node, name: str, value: Any, path: Path) -> None:
         if name == "x-guidance":
@@ -225,20 +224,6 @@ class _Checker:
                     self._required(names, (*path, key))
                 elif name == "dependentRequired":
                     _refuse((*path, key), f"must be a list of property names, but is {_short(names)}")
-
-    def _min_properties(self, node: Node) -> None:
-        """A key beyond the declared ones may be repeated in the text, so it can count once only."""
-        schema = node.schema
-        least = schema.get("minProperties", 0)
-        known = {*schema.get("required", ()), *schema.get("properties", ())}
-        closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
-        if least > len(known) + 1 and not closed and "object" in node.types:
-            _refuse(
-                (*node.path, "minProperties"),
-                "minProperties above the number of declared properties and one cannot be enforced: "
-                "undeclared keys may repeat",
-                kw.NOT_ENFORCED,
-            )
 
 
 def _check_bound(node: Node, name: str, value: Any, path: Path) -> None:

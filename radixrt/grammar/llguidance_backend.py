@@ -15,13 +15,14 @@ import msgspec
 from radixrt.errors import ConstraintError, ModelError
 from radixrt.grammar.cfg import check_lark, gbnf_to_lark, is_gbnf
 from radixrt.grammar.gate import Gated, check_schema, locate
+from radixrt.grammar.keys import Quotes, UniqueKeys, key_rules
 from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
 from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, source_bytes
 from radixrt.grammar.structural import StructuralTag, lark, read_structural_tag
 from radixrt.grammar.tables import Bits, Tables, usable_ends
-from radixrt.grammar.token_matcher import DEAD_END, TokenGrammar
+from radixrt.grammar.token_matcher import DEAD_END, Steps, TokenGrammar
 from radixrt.params import Constraint
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def prepare(constraint: Constraint, limits: Limits) -> Source:
         made = LLMatcher.grammar_from_json_schema(gated.source, overrides=options)  # type: ignore[arg-type]
     except ValueError as error:
         raise ConstraintError(f"the schema cannot be read: {error}", param=kind) from error
-    return Source(_unforced(made), added=gated.added)
+    unique, scarce = key_rules(msgspec.json.decode(gated.source))
+    return Source(_unforced(made), added=gated.added, unique_keys=unique, scarce_keys=scarce)
 
 
 def json_options(constraint: Constraint) -> dict[str, Any]:
@@ -136,6 +138,7 @@ class Compiler:
             is_special=tokenizer.is_special_token,
             bytes_of=lambda token: tokenizer.decode_bytes([token]),
         )
+        self._quotes: Quotes | None = None
         self._parser_limits = LLParserLimits(verbose_errors=False, max_lexer_states=limits.max_lexer_states)
 
     def prepare(self, constraint: Constraint) -> Source:
@@ -156,11 +159,16 @@ class Compiler:
         warnings = inner.get_grammar_warnings()
         if warnings:
             raise self._refusal(constraint, "; ".join(warnings))
+        steps: Steps = _Steps(self.tokenizer, inner)
+        if source.unique_keys:
+            if self._quotes is None:
+                self._quotes = Quotes(self.tables)
+            steps = UniqueKeys(steps, self.tables, self._quotes, scarce=source.scarce_keys)
         return proven(
             TokenGrammar(
                 self.tables,
                 self.limits,
-                _Steps(self.tokenizer, inner),
+                steps,
                 backend=self.name,
                 source_bytes=source_bytes(constraint),
                 added=source.added,

@@ -70,6 +70,8 @@ class EvenGrammar:
 
     backend = "even"
     ignored: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
 
     def __init__(self, length: int) -> None:
         self.length = length

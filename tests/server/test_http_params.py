@@ -173,7 +173,7 @@ def test_the_answer_says_what_became_of_the_constraint(served: Served, path: str
     report = ConstraintReport("llguidance", ("/properties/a/if",))
     body = {**prompt, "json_schema": SCHEMA, "lax": True, "n": 2}
     served.backend.report = report
-    expected = {"constraint": {"backend": "llguidance", "ignored": ["/properties/a/if"]}}
+    expected = {"constraint": {"backend": "llguidance", "ignored": ["/properties/a/if"], "added": [], "passed": []}}
     assert served.post(path, body).json()["radixrt"] == expected
     chunks = events(served.post(path, {**body, "stream": True}))
     assert [chunk["radixrt"] for chunk in chunks if "radixrt" in chunk] == [expected]
