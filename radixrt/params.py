@@ -177,6 +177,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Structural tags only: JSON with a space behind each comma and colon, as Python and chat templates write it."""
     lax: bool = False
     """JSON Schema only: enforce what can be; the answer lists the keywords that were left out."""
+    behind: str = ""
+    """The constraint begins behind this marker, which ends a thought, and an empty line; the text before is free."""
     backend: Literal["auto", "llguidance", "xgrammar", "outlines"] = "auto"
     """Library that enforces the constraint; auto: the first that can enforce all of it."""
 
@@ -196,6 +198,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             not self.spaced or (self.kind == "structural_tag" and not (self.any_whitespace or self.whitespace_pattern)),
             "spaced", "is for structural_tag, without whitespace of its own", self.spaced,
         )  # fmt: skip
+        _check(len(self.behind) <= MAX_STOP_CHARS, "behind", f"must have at most {MAX_STOP_CHARS} characters")
         _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
 
 

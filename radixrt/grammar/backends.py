@@ -81,7 +81,7 @@ class Backends:
         """The grammar of a constraint that was planned."""
         backend = self._backend(plan.backend)
         self._load(backend)
-        return backend.build(constraint, plan.source)
+        return _placed(constraint, backend.build(constraint, plan.source))
 
     def _decide(self, constraint: Constraint) -> tuple[Plan, TokenGrammar]:
         ignored: list[str] = []
@@ -109,7 +109,7 @@ class Backends:
             try:
                 source = msgspec.structs.replace(backend.prepare(current), ignored=ignored, passed=tuple(passed))
                 self._load(backend)
-                return Plan(name, source), backend.build(current, source)
+                return Plan(name, source), _placed(constraint, backend.build(current, source))
             except ConstraintError as error:
                 if refused is None or refused.code == ELSEWHERE:
                     refused = error
@@ -143,6 +143,10 @@ class Backends:
             self._loading(True)
             backend.load()
             self._loading(False)
+
+
+def _placed(constraint: Constraint, grammar: TokenGrammar) -> TokenGrammar:
+    return grammar.behind(constraint.behind.encode()) if constraint.behind else grammar
 
 
 TAKES: dict[str, tuple[str, ...]] = {

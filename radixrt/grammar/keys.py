@@ -1,16 +1,18 @@
 """No key twice in one object: the one rule of JSON objects that no context-free grammar can say.
 
 Back ends let a key that the schema does not declare come again; JSON parsers then keep the last one, and validators
-see fewer keys than were written. Here the keys of open objects are followed through the tokens, and what would close a key
+see fewer keys than were written. Here the keys of open objects are followed through the tokens; what would close one
 that is there already is taken out of the mask. It rests on each key having one spelling (no \\uXXXX, no \\/), which the
-back end's options see to; declared keys cannot repeat anyway, for they come in order.
+back end's options see to; declared keys cannot repeat anyway, for they come in order. Where a pattern leaves few
+keys, one that is begun again may have no other end: that row ends in a dead end.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +21,7 @@ from radixrt.grammar.schema_tree import Tree
 from radixrt.grammar.tables import Bits, Tables, pack, words
 from radixrt.grammar.token_matcher import Steps
 
+_SPECIAL = re.compile(rb'["\\\\]')
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 
 
@@ -38,42 +41,49 @@ class Place:
 
     def after(self, text: bytes) -> Place | None:
         """The place behind a text that may follow; None where a key is closed that its object has."""
-        here = self
-        for byte in text:
-            if here.quoted:
-                following = here._in_string(byte)
-                if following is None:
-                    return None
-                here = following
-            elif byte == _QUOTE:
-                here = replace(here, quoted=True, key=b"" if here.wants_key else None, wants_key=False)
-            elif byte == 0x7B:  # {
-                here = replace(here, stack=(*here.stack, frozenset()), wants_key=True)
-            elif byte == 0x5B:  # [
-                here = replace(here, stack=(*here.stack, None), wants_key=False)
-            elif byte in b"}]":
-                here = replace(here, stack=here.stack[:-1], wants_key=False)
+        stack, wants_key, key, quoted, escaped = self.stack, self.wants_key, self.key, self.quoted, self.escaped
+        at, size = 0, len(text)
+        while at < size:
+            if quoted:
+                end = at if escaped else _end_of_plain(text, at)
+                if end > at:
+                    key = key if key is None else key + text[at:end]
+                    at = end
+                    continue
+                byte = text[at]
+                at += 1
+                if byte == _QUOTE and not escaped:
+                    quoted = False
+                    if key is not None:
+                        keys = stack[-1] or frozenset()
+                        if key in keys:
+                            return None
+                        stack, key = (*stack[:-1], keys | {key}), None
+                    continue
+                escaped = byte == _BACKSLASH and not escaped
+                key = key if key is None else key + bytes([byte])
+                continue
+            byte = text[at]
+            at += 1
+            if byte == _QUOTE:
+                quoted, key, wants_key = True, b"" if wants_key else None, False
             elif byte == 0x2C:  # ,
-                here = replace(here, wants_key=bool(here.stack) and here.stack[-1] is not None)
-        return here
+                wants_key = bool(stack) and stack[-1] is not None
+            elif byte == 0x7B:  # {
+                stack, wants_key = (*stack, frozenset()), True
+            elif byte == 0x5B:  # [
+                stack, wants_key = (*stack, None), False
+            elif byte in b"}]":
+                stack, wants_key = stack[:-1], False
+        inside = quoted and self.quoted and key is None and self.key is None
+        if inside and escaped is self.escaped and stack is self.stack:
+            return self
+        return Place(stack, wants_key, key, quoted, escaped)
 
     def rests(self, keys: frozenset[bytes]) -> list[bytes]:
         """What is missing of each of the keys that begin as this one does."""
         written = self.key or b""
         return [key[len(written) :] for key in keys if key.startswith(written)]
-
-    def _in_string(self, byte: int) -> Place | None:
-        if byte == _QUOTE and not self.escaped:
-            if self.key is None:
-                return replace(self, quoted=False)
-            keys = self.stack[-1] or frozenset()
-            if self.key in keys:
-                return None
-            return Place((*self.stack[:-1], keys | {self.key}))
-        escaped = byte == _BACKSLASH and not self.escaped
-        if self.key is not None:
-            return replace(self, key=self.key + bytes([byte]), escaped=escaped)
-        return self if escaped is self.escaped else replace(self, escaped=escaped)
 
 
 class Quotes:
@@ -83,18 +93,11 @@ class Quotes:
         found = sorted((text, token) for token, text in enumerate(tables.bytes) if b'"' in text)
         self.texts = [text for text, _ in found]
         self.tokens = [token for _, token in found]
-        self.by_text: dict[bytes, list[int]] = {}
         several = np.zeros(words(tables.width) * 32, dtype=np.uint8)
-        commas, anywhere = several.copy(), several.copy()
         for token, text in enumerate(tables.bytes):
-            self.by_text.setdefault(text, []).append(token)
             several[token] = text.count(b'"') > 1
-            anywhere[token] = b'"' in text
-            commas[token] = b"," in text
         self.several = pack(several)
         """Tokens of more than one quotation mark: a key may begin and end within."""
-        self.any = pack(anywhere)
-        self.commas = pack(commas)
 
     def beginning(self, text: bytes) -> Sequence[int]:
         """Tokens that begin with a text in which a quotation mark is."""
@@ -107,14 +110,10 @@ class Quotes:
 class UniqueKeys:
     """Steps of another back end, without those that repeat a key; see `token_matcher.Steps`."""
 
-    def __init__(
-        self, inner: Steps, tables: Tables, quotes: Quotes, *, scarce: bool, places: list[Place] | None = None
-    ) -> None:
-        """`scarce`: keys are bound by a pattern, so that all may be used up; then the steps look ahead."""
+    def __init__(self, inner: Steps, tables: Tables, quotes: Quotes, places: list[Place] | None = None) -> None:
         self._inner = inner
         self._tables = tables
         self._quotes = quotes
-        self._scarce = scarce
         self._places = places or [Place()]
 
     @property
@@ -122,15 +121,8 @@ class UniqueKeys:
         return self._inner.failure
 
     def fill(self, mask: Bits) -> None:
-        self._fill(self._inner, self._places[-1], mask)
-        if self._scarce:
-            for token in self._doubtful(self._places[-1], mask):
-                if not self._goes_on(self._inner, self._places[-1], token):
-                    _clear(mask, (token,))
-
-    def _fill(self, inner: Steps, here: Place, mask: Bits) -> None:
-        """The inner steps' mask without tokens that repeat a key."""
-        inner.fill(mask)
+        self._inner.fill(mask)
+        here = self._places[-1]
         if not here.stack:
             return
         keys = here.stack[-1]
@@ -141,50 +133,11 @@ class UniqueKeys:
             if here.after(self._tables.bytes[token]) is None:
                 _clear(mask, (token,))
 
-    def _doubtful(self, here: Place, mask: Bits) -> list[int]:
-        """Allowed tokens behind which there might be no key left: in a key that is there already, as far as it goes,
-        or where the next key is to begin."""
-        found: list[int] = []
-        if here.key is not None and here.stack and here.stack[-1]:
-            for rest in here.rests(here.stack[-1]):
-                for size in range(1, len(rest) + 1):
-                    found += self._quotes.by_text.get(rest[:size], ())
-        elif here.stack and not here.wants_key:
-            found = _ids(mask & self._quotes.commas)
-        elif here.stack and here.stack[-1]:
-            found = _ids(mask & self._quotes.any)
-        return [token for token in dict.fromkeys(found) if mask.view(np.uint32)[token >> 5] >> (token & 31) & 1]
-
-    def _goes_on(self, inner: Steps, here: Place, token: int) -> bool:
-        """Whether anything may follow an allowed token."""
-        there = here.after(self._tables.bytes[token])
-        if there is None:
-            return False
-        keys = there.stack[-1] if there.stack else None
-        if not keys or not (there.wants_key or (there.key is not None and any(there.rests(keys)) or there.key in keys)):
-            return True
-        twin = inner.copy()
-        if not twin.accept(token):
-            return False
-        mask = np.zeros(words(self._tables.width), dtype=np.int32)
-        self._fill(twin, there, mask)
-        # White space in front of a key changes nothing.
-        mask &= self._quotes.any if there.wants_key else self._tables.text_tokens
-        doubtful = self._doubtful(there, mask)
-        certain = mask.copy()
-        _clear(certain, doubtful)
-        return bool(certain.any()) or any(self._goes_on(twin, there, one) for one in doubtful)
-
     def accept(self, token: int) -> bool:
         here = self._places[-1]
         there = here.after(self._tables.bytes[token])
         if there is None:
             return False
-        if self._scarce:
-            only = np.zeros(words(self._tables.width), dtype=np.int32)
-            only.view(np.uint32)[token >> 5] = 1 << (token & 31)
-            if self._doubtful(here, only) and not self._goes_on(self._inner, here, token):
-                return False
         if not self._inner.accept(token):
             return False
         self._places.append(there)
@@ -201,9 +154,7 @@ class UniqueKeys:
         del self._places[len(self._places) - n :]
 
     def copy(self) -> Self:
-        return self.__class__(
-            self._inner.copy(), self._tables, self._quotes, scarce=self._scarce, places=list(self._places)
-        )
+        return self.__class__(self._inner.copy(), self._tables, self._quotes, list(self._places))
 
     def forced(self, before: Sequence[int]) -> Sequence[int]:
         tokens = self._inner.forced(before)
@@ -215,16 +166,20 @@ class UniqueKeys:
         return tokens
 
 
-def key_rules(document: dict[str, Any]) -> tuple[bool, bool]:
-    """(whether a schema has an object that may hold keys which it does not declare, whether patterns bind keys)."""
-    nodes = Tree(document).judging()
-    scarce = any("patternProperties" in node.schema for node in nodes)
-    for node in nodes:
+def may_repeat(document: dict[str, Any]) -> bool:
+    """Whether a schema has an object that may hold keys which it does not declare."""
+    for node in Tree(document).judging():
         if "object" not in node.types or "const" in node.schema or "enum" in node.schema:
             continue
         if node.schema.get("additionalProperties") is not False or node.schema.get("patternProperties"):
-            return True, scarce
-    return False, scarce
+            return True
+    return False
+
+
+def _end_of_plain(text: bytes, at: int) -> int:
+    """Where the first quotation mark or backslash from `at` on stands."""
+    match = _SPECIAL.search(text, at)
+    return len(text) if match is None else match.start()
 
 
 def _clear(mask: Bits, tokens: Sequence[int]) -> None:

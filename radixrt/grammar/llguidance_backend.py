@@ -15,7 +15,7 @@ import msgspec
 from radixrt.errors import ConstraintError, ModelError
 from radixrt.grammar.cfg import check_lark, gbnf_to_lark, is_gbnf
 from radixrt.grammar.gate import Gated, check_schema, locate
-from radixrt.grammar.keys import Quotes, UniqueKeys, key_rules
+from radixrt.grammar.keys import Quotes, UniqueKeys, may_repeat
 from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
@@ -87,8 +87,8 @@ def prepare(constraint: Constraint, limits: Limits) -> Source:
         made = LLMatcher.grammar_from_json_schema(gated.source, overrides=options)  # type: ignore[arg-type]
     except ValueError as error:
         raise ConstraintError(f"the schema cannot be read: {error}", param=kind) from error
-    unique, scarce = key_rules(msgspec.json.decode(gated.source))
-    return Source(_unforced(made), added=gated.added, unique_keys=unique, scarce_keys=scarce)
+    unique = may_repeat(msgspec.json.decode(gated.source))
+    return Source(_unforced(made), added=gated.added, unique_keys=unique)
 
 
 def json_options(constraint: Constraint) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Compiler:
         if source.unique_keys:
             if self._quotes is None:
                 self._quotes = Quotes(self.tables)
-            steps = UniqueKeys(steps, self.tables, self._quotes, scarce=source.scarce_keys)
+            steps = UniqueKeys(steps, self.tables, self._quotes)
         return proven(
             TokenGrammar(
                 self.tables,

@@ -24,8 +24,6 @@ class Source(msgspec.Struct, frozen=True):
     """JSON pointers to keywords that were left out (lax)."""
     unique_keys: bool = False
     """The back end would let a key come twice (`keys.py`)."""
-    scarce_keys: bool = False
-    """Keys are bound by patterns, and may be used up."""
     passed: tuple[str, ...] = ()
     """Of each back end that was asked before and refused: `name: why`."""
 

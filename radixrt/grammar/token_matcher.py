@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from itertools import takewhile
 from typing import Protocol, Self
 
@@ -80,6 +81,14 @@ class TokenGrammar:
         ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
         canonical = self._canonical and not any_spelling
         return TokenMatcher(self._tables, self._limits, self._start.copy(), ends, canonical=canonical)
+
+    def behind(self, marker: bytes) -> TokenGrammar:
+        """The same behind free text, a marker and an empty line."""
+        from radixrt.grammar.behind import Behind, Marker
+
+        twin = copy(self)
+        twin._start = Behind(Marker(marker, self._tables), self._start.copy())
+        return twin
 
     def first_mask(self) -> None:
         """Fill a mask on the original, so that copies start with what it builds. Raises what `fill` raises."""

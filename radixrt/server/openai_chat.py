@@ -76,7 +76,7 @@ async def chat_completions(request: Request) -> Response:
         return await _answer(request, engine, job, stream=bool(body.stream))
     except ConstraintError as error:
         if job.calls is not None:
-            error.param = job.calls.place(error.param)
+            error.param = job.calls.place(error.param, with_text=job.constraint is not None)
         raise
     except InvalidRequest as error:
         error.param = _client_s_name(error.param, body)
@@ -108,9 +108,10 @@ def _client_s_name(param: str | None, body: ChatRequest) -> str | None:
 def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
     """Everything that can be wrong with the request is found here, before anything is queued."""
     calls, constraint = calls_of(body, info), constraint_of(body)
-    if calls is not None and constraint is not None:
+    if calls is not None and constraint is not None and not _beside_calls(constraint):
         raise InvalidRequest(
-            "tools constrain the answer already: leave the other constraint out, or give tool_choice 'none'",
+            "beside tools only a JSON response_format can constrain the answer: leave the other constraint out, or "
+            "give tool_choice 'none'",
             param="tools",
         )
     return Job(
@@ -129,6 +130,13 @@ def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
     )
 
 
+def _beside_calls(constraint: Constraint) -> bool:
+    """Whether an answer may be held to it where it is no call (one that must be a call is not touched by it)."""
+    return constraint.kind in ("json_schema", "json_object") and not (
+        constraint.lax or constraint.any_whitespace or constraint.whitespace_pattern
+    )
+
+
 async def settled(engine: ServingEngine, job: Job) -> Job:
     """The job with what only the rendered prompt tells: whether it ends inside a thought, and its ids where the client
     wants to see them. What was tokenized is sent as those ids."""
@@ -139,7 +147,7 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
     if calls is not None:
         if not in_thought and isinstance(prompt, ChatPrompt) and prompt.add_generation_prompt:
             opening = calls.opening
-        constraint = calls.constraint(opening, job.marks if in_thought else None)
+        constraint = calls.constraint(opening, job.marks if in_thought else None, job.constraint)
         if calls.opener_is_control:
             sampling = structs.replace(sampling, skip_special_tokens=False)
     elif constraint is not None and job.marks is not None and in_thought:

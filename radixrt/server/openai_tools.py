@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -47,12 +48,17 @@ class Calls:
         )
         return first[: max(first.rfind(" ", 0, size), 0)]
 
-    def constraint(self, opening: str = "", behind: Marks | None = None) -> Constraint | None:
-        """Of the answer behind `opening`; with `behind` of what follows a thought that the prompt has begun.
+    def constraint(
+        self, opening: str = "", behind: Marks | None = None, text: Constraint | None = None
+    ) -> Constraint | None:
+        """Of the answer behind `opening`; with `behind` of what follows a thought that the prompt has begun; with
+        `text` of an answer that is either one call or JSON of that constraint.
 
         None where the model may write anything and only a control token would open a call.
         """
         tags = self.dialect.tags(self.functions)
+        if not self.forced and text is not None:
+            return self._or_text(tags, text, behind)
         if not self.forced:
             if self.opener_is_control:
                 return None
@@ -72,12 +78,32 @@ class Calls:
             form = formats.triggered([behind.close], late, many=False, needed=True)
         return Constraint(kind="structural_tag", value=formats.source(form), spaced=True)
 
-    def place(self, param: str | None) -> str:
+    def _or_text(self, tags: list[formats.Format], text: Constraint, behind: Marks | None) -> Constraint:
+        if self.opener_is_control:
+            raise InvalidRequest(
+                "this model opens calls with a control token: tools and a response_format exclude each other with "
+                "tool_choice auto",
+                param="response_format",
+            )
+        schema = json.loads(text.value) if text.kind == "json_schema" else {"type": "object"}
+        form = formats.separated([*tags, formats.tag("", schema, "")], "", many=False)
+        return Constraint(
+            kind="structural_tag",
+            value=formats.source(form),
+            spaced=True,
+            behind=behind.close if behind is not None else "",
+            backend=text.backend,
+        )
+
+    def place(self, param: str | None, *, with_text: bool = False) -> str:
         """Where in the request the fault lies that the grammar room found at `param` of the constraint."""
         match = _PLACE.fullmatch(param or "")
         if match is None:
             return "tools"
-        function = self.functions[int(match["tag"]) % len(self.functions)]
+        tag = int(match["tag"])
+        if with_text and tag == len(self.dialect.tags(self.functions)):
+            return match["rest"] or "response_format"
+        function = self.functions[tag % len(self.functions)]
         return f"/tools/{function.position}/function/parameters{match['rest'] or ''}"
 
 

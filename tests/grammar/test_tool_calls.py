@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
+from test_matcher import mask_of
 
-from radixrt.dialects import DIALECTS, Function, Marks
+from radixrt.dialects import DIALECTS, Function, Marks, formats
 from radixrt.errors import ConstraintError, InvalidRequest
-from radixrt.grammar import Grammar
+from radixrt.grammar import Grammar, TokenRefused
 from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
 from radixrt.server.openai_thinking import behind
@@ -20,6 +22,9 @@ BOOK = {
     "required": ["room"],
 }
 FUNCTIONS = (Function.of("book", BOOK, 3), Function.of("now", None, 5))
+UNIQUE = '{"type":"array","items":{"type":"integer"},"uniqueItems":true}'
+INTEGER = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": {"type": "integer"}}, "end": "</f>"}
+ONE_TAG = formats.source(formats.triggered(["<f>"], [INTEGER], many=False))
 MARKS = Marks("<think>", "</think>")
 
 
@@ -127,6 +132,10 @@ def test_a_call_behind_a_thought(compiler: Backends, accepts: Accepts) -> None:
         (Constraint(kind="json_object", any_whitespace=True), '{ "a": 1}', "[1]"),
         (Constraint(kind="choice", choices=('a "b"', "é")), 'a "b"', "a"),
         (Constraint(kind="regex", value=r"[a-c]+/\d{2}"), "ab/12", "ab/1"),
+        (Constraint(kind="grammar", value='root ::= "(" root ")" | "x"'), "((x))", "((x)"),
+        (Constraint(kind="json_schema", value=UNIQUE, lax=True), "[1,1]", "[x]"),
+        (Constraint(kind="structural_tag", value=ONE_TAG), "a<f>7</f>", "a<f>x</f>"),
+        (Constraint(kind="grammar", value='root ::= "a" [0-9]+', backend="xgrammar"), "a12", "a"),
     ],
 )
 def test_a_constraint_behind_a_thought(
@@ -138,6 +147,43 @@ def test_a_constraint_behind_a_thought(
         for text in (f"{bad}", f"</think>\n\n{bad}", f"</think>{good}", f"</think>\n\n{good}!"):
             assert not accepts(grammar, f"{thought}{text}"), text
     assert not accepts(grammar, good)
+
+
+def test_masks_behind_a_thought_are_those_of_brute_force(compiler: Backends, vocab_size: int) -> None:
+    grammar = compiler.compile(behind(MARKS, Constraint(kind="choice", choices=("yes", "no"))))
+    rng = random.Random(3)
+    for text in ("", "Hm </thi", "</think", "</think>", "</think>\n", "</think>\n\n", "</think>\n\nn"):
+        matcher = grammar.matcher()
+        for byte in text.encode():
+            matcher.accept(next(t for t in range(vocab_size) if compiler.tables.bytes[t] == bytes([byte])))
+        allowed = mask_of(matcher, vocab_size)
+        taken = set()
+        for token in range(vocab_size):
+            twin = matcher.fork()
+            try:
+                twin.accept(token)
+            except TokenRefused:
+                continue
+            taken.add(token)
+            twin.rollback(1)
+            if rng.random() < 0.02:
+                assert mask_of(twin, vocab_size) == allowed
+        assert taken == allowed and allowed and not matcher.may_stop
+
+
+def test_json_beside_calls_that_are_free(compiler: Backends, accepts: Accepts) -> None:
+    """tools with a response_format: the answer is one call, or JSON of the schema, and nothing else."""
+    text = Constraint(kind="json_schema", value='{"type":"object","properties":{"n":{"type":"integer"}}}')
+    asked = calls("hermes", forced=False)
+    for marks, lead in ((None, ""), (MARKS, "Hm.</think>\n\n")):
+        grammar = compiled(compiler, asked.constraint("", marks, text))
+        assert accepts(grammar, f'{lead}{{"n": 3}}') and accepts(grammar, lead + hermes("now", "{}"))
+        for bad in ('{"n": "x"}', "Hello", hermes("nobody", "{}"), '{"n": 3} '):
+            assert not accepts(grammar, lead + bad), bad
+    bad = Constraint(kind="json_schema", value='{"type":"object","properties":{"n":{"pattern":"(?=x)"}}}')
+    with pytest.raises(ConstraintError) as caught:
+        compiled(compiler, asked.constraint("", None, bad))
+    assert asked.place(caught.value.param, with_text=True) == "/properties/n/pattern"
 
 
 def test_a_fault_is_found_in_the_request(compiler: Backends) -> None:

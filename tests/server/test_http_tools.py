@@ -177,7 +177,7 @@ def test_the_function_s_fault_has_a_pointer(served: Served) -> None:
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "tools"),
+        ({"tools": TOOLS, "regex": "a+"}, "tools"),
         ({"tools": TOOLS * 65}, "tools"),
         ({"tools": TOOLS, "add_generation_prompt": False, "continue_final_message": True}, "continue_final_message"),
     ],
@@ -235,10 +235,11 @@ def test_thoughts_are_told_apart(served: Served) -> None:
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        ({"response_format": {"type": "json_object"}}, "structural_tag"),
-        ({"json_schema": {"type": "object"}}, "structural_tag"),
-        ({"choice": ["a", "b"]}, "grammar"),
-        ({"regex": "a/b"}, "grammar"),
+        ({"response_format": {"type": "json_object"}}, "json_object"),
+        ({"json_schema": {"type": "object"}, "lax": True}, "json_schema"),
+        ({"choice": ["a", "b"]}, "choice"),
+        ({"regex": "a/b"}, "regex"),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, "grammar"),
     ],
 )
 def test_a_constraint_begins_behind_the_thought(served: Served, asked: dict[str, Any], kind: str) -> None:
@@ -246,9 +247,25 @@ def test_a_constraint_begins_behind_the_thought(served: Served, asked: dict[str,
     body = {"messages": [{"role": "user", "content": "<think>"}], "add_generation_prompt": False, **asked}
     served.chat(**body)
     constraint = served.backend.seen[-1][2]
-    assert constraint is not None and constraint.kind == kind and "think>" in constraint.value
+    assert constraint is not None and constraint.kind == kind and constraint.behind == "</think>"
     served.chat(**asked)
     plain = served.backend.seen[-1][2]
-    assert plain is not None and "think>" not in plain.value, "this prompt leaves no thought open"
-    refused = served.chat(**{**body, **{name: None for name in asked}}, structured_outputs={"grammar": 'start: "a"'})
-    assert error_of(refused, 400)["param"] == "grammar"
+    assert plain == msgspec.structs.replace(constraint, behind=""), "this prompt leaves no thought open"
+
+
+def test_a_response_format_beside_free_calls(served: Served) -> None:
+    """The answer is JSON of the schema or a call; a call that is forced leaves no text to be held to it."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    served.backend.reply = '{"n": 3}'
+    message, reason = both(served, tools=TOOLS, response_format=form)
+    assert (message["content"], reason) == ('{"n": 3}', "stop") and "tool_calls" not in message
+    found = form_of(served.backend)
+    assert found["tags"][-1] == {
+        "type": "tag", "begin": "", "content": {"type": "json_schema", "json_schema": schema}, "end": "",
+    }  # fmt: skip
+    assert len(found["tags"]) == 3 and found["stop_after_first"]
+    served.backend.reply = ' "now", "arguments": {}}\n</tool_call>'
+    message, reason = both(served, tools=TOOLS, response_format=form, tool_choice="required")
+    assert reason == "tool_calls" and message["tool_calls"][0]["function"]["name"] == "now"
+    assert all(tag["begin"] for tag in form_of(served.backend)["tags"])
