@@ -86,8 +86,8 @@ def test_a_bit_is_set_exactly_where_accept_takes_the_token(
     schema = {
         "type": "object",
         "additionalProperties": {"const": 1},
-        "propertyNames": {"pattern": "^[ab]{0,2}$"},
-        "minProperties": 5,
+        "propertyNames": {"pattern": "^[ab]*$"},
+        "minProperties": 3,
     }
     grammar = compiler.compile(made(schema))
     closed = set()
