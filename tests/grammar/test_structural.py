@@ -149,7 +149,7 @@ def test_whatever_is_written_holds_only_whole_tags(
         ({**LEGACY, "triggers": ["<f", "[c", "zz"]}, "/triggers"),
         ({**LEGACY, "triggers": ["<f"]}, "structural_tag"),
         ({**LEGACY, "structures": [{"begin": "<f", "schema": 3, "end": ""}]}, "/structures/0/schema"),
-        ({"type": "structural_tag", "format": {"type": "sequence"}}, "/format/type"),
+        ({"type": "structural_tag", "format": {"type": "token", "token": 3}}, "/format/type"),
         (triggered(other=True), "/format/other"),
         (triggered(at_least_one=3), "/format/at_least_one"),  # type: ignore[arg-type]
         (number_tag("integer"), "structural_tag"),
