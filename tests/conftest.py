@@ -71,3 +71,17 @@ def tiny_path(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
     vocabulary = open_checkpoint(smollm2_path).vocabulary()
     return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", vocabulary.tokenizer_json())
+
+
+@pytest.fixture(scope="session")
+def small_engine(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A whole engine over the tiny model, for what is asked of the cache by text: with a host tier and events for
+    routers. Tests take tenants or salts of their own in it."""
+    from radixrt import Engine
+
+    endpoint = f"ipc://{tmp_path_factory.mktemp('events') / 'kv'}"
+    with Engine(
+        str(tiny_path), served_model_name="tiny", dtype="float32", kv_tokens=6000, check=True, threads=1,
+        pin_quota=400, cache_host_bytes=64 << 20, kv_events=endpoint,
+    ) as engine:  # fmt: skip
+        yield engine

@@ -17,10 +17,10 @@ def answer(scheduler: Scheduler, query: SchedulerQuery) -> SchedulerAnswer:
     if query.what == "tree":
         return SchedulerAnswer(query_id=query.query_id, tree=tree_view(scheduler, query.namespace))
     if query.what == "flush":
-        scheduler.drafter.forget()
-        if query.namespace.tenant is None:
-            scheduler.tiering.clear()
-        freed = scheduler.cache.tree.clear(_flushed(query.namespace))
+        where, owner = _flushed(query.namespace), query.namespace.owner
+        scheduler.drafter.forget(where)
+        scheduler.tiering.clear(None if owner.tenant is None else owner)
+        freed = scheduler.cache.tree.clear(where)
         return SchedulerAnswer(query_id=query.query_id, freed_tokens=freed)
     if query.what == "unpin":
         try:

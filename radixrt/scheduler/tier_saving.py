@@ -11,7 +11,7 @@ import numpy as np
 from radixrt.cache import Ids, Node, RadixTree, Slots
 from radixrt.cache.watch import Reason, TreeWatcher
 from radixrt.messages import Namespace
-from radixrt.tiers.keys import CHUNK, KEY_BYTES, namespace_digest, next_key
+from radixrt.tiers.keys import CHUNK, KEY_BYTES, next_key, root_key
 
 
 @dataclass(eq=False)
@@ -32,6 +32,13 @@ class Saves(TreeWatcher):
         self.keys, self.slots = [], []
         return keys, slots
 
+    def forget(self, label: bytes) -> list[bytes]:
+        """Drop what begins with `label`; its keys."""
+        gone = [key for key in self.keys if key.startswith(label)]
+        pairs = [pair for pair in zip(self.keys, self.slots, strict=True) if not pair[0].startswith(label)]
+        self.keys, self.slots = [key for key, _ in pairs], [slots for _, slots in pairs]
+        return gone
+
     def evicting(self, node: Node, kept: int, reason: Reason) -> None:
         """Save every whole chunk that loses a token to newer ones."""
         if reason != "pressure":
@@ -45,7 +52,7 @@ class Saves(TreeWatcher):
             tokens.extend(step.tokens)
             slots.extend(step.slots)
         stay = len(tokens) - len(node) + kept
-        key = namespace_digest(namespace)
+        key = root_key(namespace)
         for start in range(0, len(tokens) - CHUNK + 1, CHUNK):
             key = next_key(key, tokens[start : start + CHUNK])
             if start + CHUNK > stay and self.wanted(key):
@@ -58,7 +65,7 @@ class Saves(TreeWatcher):
         for depth, node in tree.walk():
             del states[depth:]
             if node.is_root:
-                key = namespace_digest(node.key) if isinstance(node.key, Namespace) else b""
+                key = root_key(node.key) if isinstance(node.key, Namespace) else b""
                 states.append((key, array("i"), array("i")))
                 continue
             key, tokens, slots = states[-1]

@@ -22,7 +22,7 @@ from radixrt.scheduler.requests import Row, State
 from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.tier_rule import RestoreRule
 from radixrt.scheduler.tier_saving import Saves, key_array, key_list, slot_array
-from radixrt.tiers.keys import CHUNK, LABEL_BYTES, chunk_keys, namespace_digest
+from radixrt.tiers.keys import CHUNK, chunk_keys, owner_label
 
 MOST_PREFETCHES = 8
 """Under way at once."""
@@ -208,26 +208,27 @@ class Tiering:
             return None
         return self._send(sync=True)
 
-    def void(self) -> None:
-        """What the tree holds is to be forgotten: so is what is on its way."""
+    def void(self, owner: Namespace | None = None) -> None:
+        """What the tree holds is to be forgotten, of everybody or of this owner: so is what is on its way."""
+        label = b"" if owner is None else owner_label(owner)
         for job in self.prefetches.values():
-            if not job.void:
+            if not job.void and job.keys[0].startswith(label):
                 job.void = True
                 self._wake(job)
                 self.rows.cache.tree.unlock(job.node)
-        self._loading.clear()
-        self._saved.difference_update(self._saves.keys)
-        self._saves.take()
+                for key in job.keys:
+                    self._loading.pop(key, None)
+        self._saved.difference_update(self._saves.forget(label))
 
-    def clear(self, namespace: Namespace | None = None) -> None:
-        """Forget what the tier holds, of all namespaces or of one."""
+    def clear(self, owner: Namespace | None = None) -> None:
+        """Forget what the tier holds: all of it, or what is this owner's under whatever salt."""
         if self.state is None:
             return
-        self.void()
-        label = b"" if namespace is None else namespace_digest(namespace)[:LABEL_BYTES]
+        self.void(owner)
+        label = b"" if owner is None else owner_label(owner)
         gone = [key for key in (*self.index, *self._saved) if key.startswith(label)]
         self.index.difference_update(gone)
-        self._used.clear()
+        self._used = [key for key in self._used if not key.startswith(label)]
         self._send(drop=gone)
 
     def slots_held(self) -> Iterator[int]:

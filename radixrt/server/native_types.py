@@ -90,7 +90,8 @@ class ServerInfo(Body, kw_only=True, frozen=True):
     served_model_name: str
     model: ModelInfo
     tier: TierStats | None = None
-    """Where KV goes that the pool has no room for; null: nowhere."""
+    """Where KV goes that the pool has no room for; null: nowhere, or the key may not operate the server (this counts
+    what everybody has cached)."""
 
 
 def to_json(value: Any) -> bytes:

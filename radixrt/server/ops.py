@@ -53,7 +53,7 @@ async def server_info(request: Request) -> Response:
             version=radixrt.__version__,
             served_model_name=state.served_name or info.name,
             model=info,
-            tier=(await state.engine.astats()).tier,
+            tier=(await state.engine.astats()).tier if callers.current().operator else None,
         )
     )
 

@@ -3,7 +3,7 @@
 from radixrt.tiers.disk import DiskTier
 from radixrt.tiers.host import HostTier
 from radixrt.tiers.interface import Key, Tier, TierError
-from radixrt.tiers.keys import CHUNK, KEY_BYTES, chunk_keys, namespace_digest, next_key
+from radixrt.tiers.keys import CHUNK, KEY_BYTES, chunk_keys, next_key, owner_label, root_key
 from radixrt.tiers.layered import LayeredTier
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Tier",
     "TierError",
     "chunk_keys",
-    "namespace_digest",
     "next_key",
+    "owner_label",
+    "root_key",
 ]

@@ -17,8 +17,8 @@ from radixrt.tiers.keys import CHUNK
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""To be raised whenever what a chunk holds changes: its layout, or how keys and values are computed."""
+FORMAT = 2
+"""To be raised whenever what a chunk holds changes (layout, or how keys and values are computed), or what names it."""
 _MEMO = "radixrt-kv.hashes"
 
 

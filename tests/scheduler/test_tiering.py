@@ -7,7 +7,8 @@ import random
 import pytest
 
 from radixrt.cache import Node
-from radixrt.messages import Namespace
+from radixrt.messages import Namespace, SchedulerQuery
+from radixrt.scheduler.inspector import answer
 from radixrt.scheduler.tiering import TRIES
 from radixrt.tiers.keys import CHUNK, chunk_keys
 from tests.scheduler.fakes import expected
@@ -125,14 +126,17 @@ def test_no_namespace_reads_anothers():
 def test_a_flush_forgets_what_the_tier_holds_of_all_or_of_one():
     rig = TierRig(1000)
     mine, yours = Namespace(tenant="a"), Namespace(tenant="b")
-    ask(rig, A, namespace=mine)
-    ask(rig, A, namespace=yours)
+    salted = Namespace(tenant="a", salt="s")
+    for namespace in (mine, salted, yours):
+        ask(rig, A, namespace=namespace)
     rig.save()
     rig.tiering.clear(mine)
     rig.scheduler.cache.tree.clear()
     rig.run()
     assert set(rig.runner.store) == set(chunk_keys(yours, [*A, *expected(A, 8, 7)[0]][:307]))
-    assert rig.usage[ask(rig, A, namespace=mine)].restored_tokens == 0
+    for namespace in (mine, salted):
+        assert rig.usage[ask(rig, A, namespace=namespace)].restored_tokens == 0
+    assert rig.usage[ask(rig, A, namespace=yours)].restored_tokens
     rig.tiering.clear()
     rig.scheduler.cache.tree.clear()
     rig.run()
@@ -265,12 +269,12 @@ def test_a_program_begins_over_what_comes_back():
 def test_random_histories(seed, request):
     """Aborts, failed steps, retractions, flushes, lost and refused chunks, late answers: outputs are a fresh engine's,
     every slot has one owner after every event, and all counts end at zero."""
-    steps = 20_000 if request.config.getoption("--long", default=False) else 700
+    steps = 20_000 if request.config.getoption("--long", default=False) else 1_000
     chance = random.Random(seed)
     rig = TierRig(260, max_num_seqs=6)
     rig.runner.chance = chance
     bases = [prompt(100 + i, 90) for i in range(6)]
-    namespaces = [Namespace(), Namespace(salt="x"), Namespace(tenant="x")]
+    namespaces = [Namespace(), Namespace(salt="x"), Namespace(tenant="x"), Namespace(tenant="x", salt="y")]
     asked: dict[int, tuple[list[int], int, int]] = {}
     for _ in range(steps):
         rig.stuck, rig.hold_back = chance.random() < 0.2, chance.random() < 0.5
@@ -287,8 +291,7 @@ def test_random_histories(seed, request):
         elif event < 0.145:
             rig.fail_step()
         elif event < 0.15:
-            rig.tiering.clear(chance.choice([None, *namespaces]))
-            rig.scheduler.cache.tree.clear()
+            answer(rig.scheduler, SchedulerQuery(query_id=1, what="flush", namespace=chance.choice(namespaces)))
         elif event < 0.2:
             rig.tiering.sweep(rig.clock.now)
         else:
@@ -306,4 +309,27 @@ def test_random_histories(seed, request):
         assert (rig.text(number), rig.reasons[number, 0]) == expected(tokens, count, sample_seed)
         finished += 1
     assert finished > steps // 40
+    idle(rig)
+
+
+def test_a_tenant_s_flush_voids_its_own_prefetch_and_lets_others_come():
+    rig = TierRig(700)
+    mine, salted, yours = Namespace(tenant="a"), Namespace(tenant="a", salt="s"), Namespace(tenant="b")
+    for namespace in (mine, salted, yours):
+        ask(rig, A, namespace=namespace)
+    rig.save()
+    rig.scheduler.cache.tree.clear()
+    rig.hold_back = rig.stuck = True
+    numbers = {name: rig.submit(A, seed=3, max_tokens=4, namespace=name) for name in (salted, yours)}
+    rig.advance()
+    assert len(rig.tiering.prefetches) == 2
+    told = answer(rig.scheduler, SchedulerQuery(query_id=1, what="flush", namespace=mine))
+    assert told.error is None
+    rig.stuck = False
+    rig.run()
+    assert rig.usage[numbers[salted]].restored_tokens == 0 < rig.usage[numbers[yours]].restored_tokens
+    for number in numbers.values():
+        assert rig.text(number) == expected(A, 4, 3)[0]
+    theirs = set(chunk_keys(yours, [*A, *expected(A, 8, 7)[0]][:307]))
+    assert theirs <= set(rig.runner.store) and rig.tiering.index <= theirs | set(chunk_keys(salted, A))
     idle(rig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 from radixrt.messages import StepResult
@@ -184,7 +185,7 @@ class Drafter:
         for row, line in zip(asked, result.proposals.tolist(), strict=True):
             self.model.receive(row, [token for token in line if token >= 0])
 
-    def forget(self) -> None:
-        """The tree was flushed: forget what it held."""
+    def forget(self, where: Callable[[Hashable], bool] | None = None) -> None:
+        """The tree was flushed, in the namespaces that `where` accepts: forget what it held."""
         if self.tree is not None:
-            self.tree.forget()
+            self.tree.forget(where)

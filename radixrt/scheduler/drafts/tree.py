@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from radixrt.scheduler.drafts.guess import NOTHING, Branch, Guess
@@ -122,9 +122,10 @@ class TreeSource:
     def verified(self, row: Row, proposed: int, accepted: int) -> None:
         """Nothing to do: `learn` has seen each token."""
 
-    def forget(self) -> int:
-        """Drop what no running row adds to (the tree was flushed); how many tokens."""
-        freed = sum(index.clear() for index in self._indexes.values())
+    def forget(self, where: Callable[[Hashable], bool] | None = None) -> int:
+        """Drop what no running row adds to (the tree was flushed), in the namespaces that `where` accepts; how many
+        tokens."""
+        freed = sum(index.clear() for one, index in self._indexes.items() if where is None or where(one))
         for namespace in [one for one, index in self._indexes.items() if not len(index)]:
             del self._indexes[namespace]
         self.tokens -= freed
