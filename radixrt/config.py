@@ -32,6 +32,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     exactly), else bf16. int8 and int4 need a C++ compiler."""
     threads: int | None = None
     """Compute threads of the runner; None: OMP_NUM_THREADS, else the cores that affinity and cgroup allow."""
+    tp: int = 1
+    """Ranks that hold the model together, each a process: NCCL between GPUs, gloo between CPU processes."""
     context_length: int | None = None
     """None: the model's own."""
     kv_tokens: int | None = None
@@ -177,6 +179,9 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     weights: Weights = "auto"
     threads: int
+    tp: int = 1
+    rank: int = 0
+    """Which of the `tp` ranks this process is; the scheduler talks to rank 0."""
     context_length: int | None
     kv_tokens: int | None
     cache_dir: str | None = None

@@ -1,4 +1,4 @@
-"""Starting, watching and stopping the three processes.
+"""Starting, watching and stopping the three processes (of the third, one a rank).
 
 They are fresh `python -m` children, started at once: no fork, so a script needs no `__main__` guard and a notebook
 works. Each has its config on stdin, which stays open: it is also the child's lifeline (see `process.py`).
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig, draft_sources
+from radixrt.errors import StartupError
 from radixrt.runner.threads import environment, usable_cores
 from radixrt.transport import private_directory
 
@@ -46,26 +47,36 @@ class Trio:
         on_death: Callable[[str, int], None],
         draft_path: Path | None = None,
     ) -> None:
+        if config.tp < 1:
+            raise StartupError(f"tp must be 1 or more, but is {config.tp}", param="tp")
+        if config.tp > 1 and (config.cache_dir is not None or config.cache_host_bytes):
+            raise StartupError(
+                "a cache directory or host cache goes with one rank: leave out --tp, or --cache-dir and "
+                "--cache-host-bytes",
+                param="tp",
+            )
         self.directory = private_directory()
         self.client_address = f"ipc://{self.directory}/client"
-        self.threads = config.threads or _threads_from_environment() or usable_cores()
+        # Ranks on one machine share its cores, where nobody has said how many each is to take.
+        self.threads = config.threads or _threads_from_environment() or max(1, usable_cores() // config.tp)
         self._on_death = on_death
         self._stopping = threading.Event()
         self._dead = threading.Event()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name, child in self._configs(config, model_path, draft_path).items():
-            extra = environment(self.threads) if name == "runner" else _ONE_THREAD
-            self.processes[name] = _spawn(f"radixrt.{name}", msgspec.json.encode(child), extra)
+            extra = environment(self.threads) if isinstance(child, RunnerConfig) else _ONE_THREAD
+            module = "runner" if isinstance(child, RunnerConfig) else name
+            self.processes[name] = _spawn(f"radixrt.{module}", msgspec.json.encode(child), extra)
         for name, process in self.processes.items():
             threading.Thread(target=self._watch, args=(name, process), daemon=True, name=f"watch-{name}").start()
 
     @property
     def alive(self) -> bool:
-        """All three run."""
+        """All of them run."""
         return not (self._dead.is_set() or self._stopping.is_set())
 
     def stop(self) -> None:
-        """End all three (at once: what they were doing is lost) and remove their sockets. Safe to call twice."""
+        """End all (at once: what they were doing is lost) and remove their sockets. Safe to call twice."""
         self._stopping.set()
         for process in self.processes.values():
             if process.stdin is not None:
@@ -98,9 +109,11 @@ class Trio:
             "log_level": config.log_level,
             "log_format": config.log_format,
         }
-        return {
-            "runner": RunnerConfig(
+        ranks = {
+            "runner" if rank == 0 else f"runner-{rank}": RunnerConfig(
                 **common,
+                rank=rank,
+                tp=config.tp,
                 tokenizer=config.tokenizer,
                 dtype=config.dtype,
                 weights=config.weights,
@@ -112,7 +125,11 @@ class Trio:
                 cache_host_bytes=config.cache_host_bytes if config.prefix_cache else 0,
                 draft_path=str(draft_path) if draft_path is not None else None,
                 runner_address=runner,
-            ),
+            )
+            for rank in range(config.tp)
+        }
+        return {
+            **ranks,
             "scheduler": SchedulerConfig(
                 **common,
                 **links,

@@ -70,6 +70,14 @@ FLAGS: dict[str, Any] = {
         rich_help_panel=ENGINE,
         show_default="OMP_NUM_THREADS, else the usable cores",
     ),
+    "tp": typer.Option(
+        "--tp",
+        "--tensor-parallel-size",
+        metavar="N",
+        min=1,
+        help="Split the model over N ranks, a process each.",
+        rich_help_panel=ENGINE,
+    ),
     "log_level": typer.Option("--log-level", help="debug also shows tracebacks of errors.", rich_help_panel=ENGINE),
     "log_format": typer.Option("--log-format", help="json: one object a line.", rich_help_panel=ENGINE),
     "start_timeout_s": typer.Option(

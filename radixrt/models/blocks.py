@@ -11,6 +11,7 @@ from radixrt import kernels
 from radixrt.checkpoint import ModelConfig
 from radixrt.kernels import AttentionLayout
 from radixrt.models.narrow import Narrow
+from radixrt.models.parallel import Group, Part, embed_part
 from radixrt.models.rope import Rotary
 
 
@@ -65,6 +66,8 @@ class Layer:
         self.output = Linear(self.heads * self.width, hidden, traits.output_bias, dtype, device)
         self.gate_up = Linear(hidden, 2 * inner, traits.mlp_bias, dtype, device)
         self.down = Linear(inner, hidden, traits.mlp_bias, dtype, device)
+        self.group: Group | None = None
+        """The ranks that hold the other heads and columns."""
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Views to load into, by the names that transformers gives them within a layer."""
@@ -108,11 +111,13 @@ class Layer:
         q, k = qk[:, :heads], qk[:, heads:]
         ops.write_kv(k, v, kv[0], kv[1], slots)
         out = ops.tree_attention(q, k, v, kv[0], kv[1], layout, self.width**-0.5, self.window)
-        return self.output(out.view(len(x), -1))
+        out = self.output(out.view(len(x), -1))
+        return out if self.group is None else self.group.sum(out)
 
     def mlp(self, x: torch.Tensor) -> torch.Tensor:
         """x [T, hidden], normed -> [T, hidden]."""
-        return self.down(self.kernels.silu_mul(self.gate_up(x)))
+        out = self.down(self.kernels.silu_mul(self.gate_up(x)))
+        return out if self.group is None else self.group.sum(out)
 
 
 class Decoder:
@@ -137,6 +142,17 @@ class Decoder:
         self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
         self.narrow: Narrow | None = None
         """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""
+        self.part: Part | None = None
+        self.group: Group | None = None
+
+    def join(self, part: Part, group: Group) -> None:
+        """From now on this model is `part` of one that `group` holds together; its config is `part.config(whole)`.
+
+        `forward` gives every rank the whole hidden states; `logits` gives a rank those of its own tokens.
+        """
+        self.part, self.group = part, group
+        for layer in self.layers:
+            layer.group = group
 
     @property
     def tied(self) -> bool:
@@ -166,7 +182,10 @@ class Decoder:
             return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout)
         ops, eps = self.kernels, self.config.rms_norm_eps
         cos, sin = self.rotary.tables(positions, self.dtype)
-        residual = F.embedding(tokens, self.embedding)
+        if self.part is not None and self.group is not None:
+            residual = embed_part(tokens, self.embedding, self.part, self.group)
+        else:
+            residual = F.embedding(tokens, self.embedding)
         # Each addition to the residual is made together with the norm that follows it.
         next_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
         x = ops.rms_norm(residual, self.layers[0].input_norm, eps)

@@ -12,9 +12,9 @@ from radixrt.checkpoint import Checkpoint, ModelConfig
 from radixrt.config import Weights
 from radixrt.errors import ModelError
 from radixrt.models import llama, mistral, narrow, qwen2, qwen3
-from radixrt.models.base import CausalLM
 from radixrt.models.blocks import Decoder, Traits
 from radixrt.models.gguf_weights import GgufWeights
+from radixrt.models.parallel import Group, Part, PartOfWeights, split
 from radixrt.models.weights import SafetensorsWeights, WeightSource
 
 Progress = Callable[[str, float], None]
@@ -41,10 +41,12 @@ def load_model(
     device: torch.device | str = "cpu",
     weights: Weights = "auto",
     progress: Progress | None = None,
-) -> CausalLM:
+    group: Group | None = None,
+) -> Decoder:
     """Read the checkpoint's weights into a model of its architecture, in float32 or bfloat16.
 
-    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`narrow.make`).
+    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`narrow.make`). With `group` the model
+    is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
 
     Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
     or a weight format is not supported. Tensors that the model does not use are named in a warning.
@@ -52,10 +54,15 @@ def load_model(
     if dtype not in (torch.float32, torch.bfloat16):
         raise ModelError(f"models run in float32 or bfloat16, not in {dtype}")
     config = checkpoint.config
+    part = split(config, group.ranks)[group.rank] if group is not None else None
     source = _open(checkpoint)
     try:
+        if part is not None:
+            source = PartOfWeights(source, config, part)
         with torch.inference_mode():
-            model = _build(checkpoint, source, dtype, torch.device(device))
+            model = _build(checkpoint, source, dtype, torch.device(device), part)
+            if part is not None and group is not None:
+                model.join(part, group)
             _fill(model, source, progress)
             if config.tie_word_embeddings and _HEAD in source.shapes:
                 _keep_other_head(model, source)
@@ -76,7 +83,9 @@ def _open(checkpoint: Checkpoint) -> WeightSource:
     )
 
 
-def _build(checkpoint: Checkpoint, source: WeightSource, dtype: torch.dtype, device: torch.device) -> Decoder:
+def _build(
+    checkpoint: Checkpoint, source: WeightSource, dtype: torch.dtype, device: torch.device, part: Part | None = None
+) -> Decoder:
     config = checkpoint.config
     traits = TRAITS[config.architecture](config)
     if checkpoint.gguf is not None and traits.output_bias:
@@ -89,7 +98,7 @@ def _build(checkpoint: Checkpoint, source: WeightSource, dtype: torch.dtype, dev
         _check_shape(config.rope_factors_tensor, source, factors)
         source.read(config.rope_factors_tensor, factors)
     return Decoder(
-        config,
+        config if part is None else part.config(config),
         traits,
         tied=_HEAD not in source.shapes if tied is None else tied,
         dtype=dtype,

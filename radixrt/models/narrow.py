@@ -76,6 +76,8 @@ def _obstacle(model: Decoder) -> str | None:
     config = model.config
     if model.device.type != "cpu":
         return "it is for CPUs"
+    if model.group is not None:
+        return "it is for one rank"
     if model.dtype != torch.bfloat16:
         return "it is for dtype bfloat16"
     if config.head_dim % 2 or config.head_dim > 256 or config.intermediate_size % 16:

@@ -25,6 +25,10 @@ REPORT_EVERY_S = 0.1
 
 def main() -> int:
     config = start("runner", RunnerConfig)
+    if config.rank:
+        from radixrt.runner.ranks import follow
+
+        return follow(config)
     build_ahead()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = open_socket(context, zmq.ROUTER, config.runner_address, bind=True)

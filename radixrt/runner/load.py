@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -16,9 +17,13 @@ from radixrt.config import RunnerConfig
 from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
 from radixrt.models import CausalLM, load_model
+from radixrt.models.blocks import Decoder
+from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
+from radixrt.runner.group import DistributedGroup
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
+from radixrt.runner.ranks import Begin, RankedModel, Ranks, rendezvous
 from radixrt.runner.step import Stepper
 from radixrt.runner.tier import TierWorker
 from radixrt.runner.tier_open import hash_weights, open_tier
@@ -29,32 +34,40 @@ Progress = Callable[[str, float], None]
 """Called with a stage and the fraction of it that is done."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """What this process holds of a model: all of it, or one rank's part."""
+
+    checkpoint: Checkpoint
+    model: Decoder
+    shape: PoolShape
+    context_length: int
+    kv_tokens: int
+    """Slots that its pool can have."""
+    group: DistributedGroup | None
+    draft: LoadedDraft | None
+
+
 def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady, TierWorker | None]:
     """Everything before the first plan. Raises RadixrtError where the model or its pool cannot be had."""
-    torch.set_num_threads(config.threads)
-    torch.set_num_interop_threads(1)
-    dtype = choose_dtype(config.dtype)
-    progress("opening the model", 0.0)
-    checkpoint = open_checkpoint(Path(config.model_path))
+    ranks = Ranks(config) if config.tp > 1 else None
     with ThreadPoolExecutor(2) as pool:
+        checkpoint = open_checkpoint(Path(config.model_path))
         vocabulary = pool.submit(_vocabulary_size, checkpoint, config.tokenizer)
         hashing = pool.submit(hash_weights, config, checkpoint)
-        model = load_model(checkpoint, dtype=dtype, device="cpu", weights=config.weights, progress=progress)
+        part = load_part(config, progress, checkpoint)
         known = vocabulary.result()
         hashed = hashing.result()
-    facts = model.config
-    shape = PoolShape.of(facts, dtype)
-    context_length = config.context_length or facts.context_length
-    if context_length > facts.context_length:
-        raise StartupError(
-            f"the model's context is {facts.context_length} tokens: --context-length cannot be {context_length}"
-        )
-    draft = None if config.draft_path is None else load_draft(config, checkpoint, dtype, progress)
-    free, share = free_memory(), 1.0
-    if draft is not None:
-        share = shape.token_bytes / (shape.token_bytes + draft.shape.token_bytes)
-    tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=int(free * share))
+    facts, shape, tokens = checkpoint.config, part.shape, part.kv_tokens
+    if ranks is not None and part.group is not None:
+        progress("waiting for the other ranks", 0.0)
+        tokens = min(tokens, ranks.gather())
+        ranks.tell(Begin(kv_tokens=tokens))
+        part.group.join(rendezvous(config))
     kv = allocate_pool(shape, tokens)
+    model: CausalLM = part.model
+    if ranks is not None and part.group is not None:
+        model = RankedModel(part.model, facts, part.group, ranks.tell)
     tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
     worker = TierWorker(tier, kv) if tier is not None else None
     stepper = Stepper(
@@ -62,16 +75,16 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         kv,
         vocab_size=facts.vocab_size,
         vocabulary=known or facts.vocab_size,
-        context_length=context_length,
-        draft=None if draft is None else draft.beside(tokens),
+        context_length=part.context_length,
+        draft=None if part.draft is None else part.draft.beside(tokens),
     )
     progress("warming up", 1.0)
     warm_up(stepper)
     ready = RunnerReady(
         kv_tokens=tokens,
-        context_length=context_length,
+        context_length=part.context_length,
         vocab_size=facts.vocab_size,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         threads=torch.get_num_threads(),
         tier=worker.state if worker is not None else None,
@@ -79,6 +92,33 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
     facts_only = msgspec.structs.replace(ready, tier=None)
     log.info("ready: %s, %.1f MiB of KV pool", facts_only, tokens * shape.token_bytes / 2**20)
     return stepper, ready, worker
+
+
+def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint | None = None) -> Part:
+    """This rank's weights, and the room that is left for its pool. Raises RadixrtError as `load` does."""
+    torch.set_num_threads(config.threads)
+    torch.set_num_interop_threads(1)
+    progress("opening the model", 0.0)
+    checkpoint = open_checkpoint(Path(config.model_path)) if checkpoint is None else checkpoint
+    dtype, device = choose_dtype(config.dtype), torch.device("cpu")
+    group = DistributedGroup(config.rank, config.tp, device) if config.tp > 1 else None
+    model = load_model(
+        checkpoint, dtype=dtype, device=device, weights=config.weights, progress=progress, group=group
+    )  # fmt: skip
+    facts = model.config
+    shape = PoolShape.of(facts, dtype)
+    context_length = config.context_length or facts.context_length
+    if context_length > facts.context_length:
+        raise StartupError(
+            f"the model's context is {facts.context_length} tokens: --context-length cannot be {context_length}"
+        )
+    draft, share = None, 1 / config.tp  # the ranks share the machine's memory
+    if config.draft_path is not None and config.rank == 0:
+        draft = load_draft(config, checkpoint, dtype, progress)
+        share *= shape.token_bytes / (shape.token_bytes + draft.shape.token_bytes)
+    free = int(free_memory() * share)
+    tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free)
+    return Part(checkpoint, model, shape, context_length, tokens, group, draft)
 
 
 def _weights_form(model: CausalLM) -> str:
