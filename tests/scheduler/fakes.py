@@ -355,6 +355,7 @@ class Rig:
         priority: int = 0,
         namespace: Namespace | None = None,
         timeout_s: float | None = None,
+        pin_s: float | None = None,
         **sampling: object,
     ) -> int:
         self._numbers += 1
@@ -367,6 +368,7 @@ class Rig:
                 priority=priority,
                 namespace=namespace or Namespace(),
                 timeout_s=timeout_s,
+                pin_s=pin_s,
             )
         )
         self.collect()

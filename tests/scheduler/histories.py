@@ -22,6 +22,8 @@ OPEN = 24
 """Requests that are open at once at most."""
 PATIENCE = 2500
 """Steps that a request may be open: far above what it takes when nobody is starved."""
+FOREVER_S = 1e7
+"""No pin lives so long."""
 NAMESPACES = (
     Namespace(), Namespace(salt="a"), Namespace(salt="b"), Namespace(tenant="t"), Namespace(tenant="t", salt="a"),
 )  # fmt: skip
@@ -93,6 +95,8 @@ class History:
         release_compiles(self)
         self.rig.run()
         self.rig.collect()
+        self.rig.clock.now += FOREVER_S
+        self.rig.scheduler.cache.pins.expire()
         self.check_end()
 
     def check_invariants(self) -> None:
@@ -112,6 +116,7 @@ class History:
         assert not self.wanted, f"no end for {self.wanted}"
         assert not scheduler.requests and not scheduler.compiling
         assert not scheduler.rows.running and not scheduler.rows.waiting and not scheduler.steps
+        assert not len(scheduler.cache.pins) and not scheduler.cache.pins.tokens
         assert scheduler.cache.available == scheduler.cache.capacity
         assert all(node.locks == 0 for _, node in scheduler.cache.tree.walk())
         scheduler.cache.check()
@@ -135,7 +140,7 @@ class History:
                     assert (got, ended) == (text, reason), (number, self.settings)
                     self.finished += 1
             error = rig.errors.pop(number, None)
-            excuses = ("the model runner failed", "dead end", "timeout", "is bad")
+            excuses = ("the model runner failed", "dead end", "timeout", "is bad", "would be pinned")
             assert error is None or any(excuse in error for excuse in excuses), error
             rig.usage.pop(number, None)
 
