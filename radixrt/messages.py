@@ -32,7 +32,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 # --- what a request starts from -------------------------------------------------------------------------------------
 
 
-class TextPrompt(Message, frozen=True, kw_only=True):
+class TextPrompt(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Text to be tokenized as it stands; never parsed for special tokens."""
 
     text: str
@@ -40,13 +40,13 @@ class TextPrompt(Message, frozen=True, kw_only=True):
     """Put the model's BOS token in front where the model has one."""
 
 
-class TokensPrompt(Message, frozen=True, kw_only=True):
+class TokensPrompt(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Token ids, used as they are."""
 
     ids: Array  # int32[n]
 
 
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One turn of a conversation; `content` is text (parts are joined before they get here)."""
 
     role: str
@@ -58,7 +58,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """What the model thought before it said `content`; templates of thinking models show it or not."""
 
 
-class ChatPrompt(Message, frozen=True, kw_only=True):
+class ChatPrompt(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Messages, rendered by the model's own chat template in the tokenizer process.
 
     With `after` the result is only what follows the first `after` messages, whose last one is still open (its end

@@ -15,6 +15,7 @@ from radixrt.errors import ConstraintError, RadixrtError
 from radixrt.server.anthropic_request import chat_request
 from radixrt.server.anthropic_types import (
     CountTokensRequest,
+    EndEvent,
     MessageEnd,
     MessagesRequest,
     OutBlock,
@@ -138,13 +139,13 @@ async def _stream(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None
                 yield begun + blocks.close()
                 begun = b""
                 end = MessageEnd(stop_reason=_stop(event), stop_sequence=_stop_sequence(event))
-                yield _event(StreamEvent(type="message_delta", delta=end, usage=_usage(event)))
+                yield _event(EndEvent(delta=end, usage=_usage(event)))
             else:
                 yield begun + blocks.push(event)
                 begun = b""
 
 
-def _event(event: StreamEvent) -> bytes:
+def _event(event: StreamEvent | EndEvent) -> bytes:
     return b"event: " + event.type.encode() + b"\ndata: " + encode(event) + b"\n\n"
 
 

@@ -171,8 +171,15 @@ class StreamEvent(_Out, kw_only=True):
     message: OutMessage | UnsetType = UNSET
     index: int | UnsetType = UNSET
     content_block: OutBlock | UnsetType = UNSET
-    delta: OutBlock | MessageEnd | UnsetType = UNSET
-    usage: Usage | UnsetType = UNSET
+    delta: OutBlock | UnsetType = UNSET
+
+
+class EndEvent(_Out, kw_only=True):
+    """The event before the last: why the message ended, and what it cost."""
+
+    delta: MessageEnd
+    usage: Usage
+    type: Literal["message_delta"] = "message_delta"
 
 
 class TokenCount(_Out, kw_only=True):

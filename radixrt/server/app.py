@@ -163,7 +163,7 @@ def create_app(
         app.add_api_route(route.path, route.handler, methods=[route.method])
         if route.method == "GET":
             app.add_api_route(route.path, route.handler, methods=["HEAD"], include_in_schema=False)
-    describe(app, {route.path: route.body for route in ROUTES if route.body is not None})
+    describe(app, ROUTES, keyed=bool(keys))
     # The last one added is the outermost: what RequireKey refuses is counted, and carries CORS headers.
     if keys:
         app.add_middleware(

@@ -72,8 +72,12 @@ def anthropic_error_body(error: RadixrtError) -> bytes:
     return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id.get()))
 
 
+class OllamaError(msgspec.Struct, frozen=True, kw_only=True):
+    error: str
+
+
 def ollama_error_body(error: RadixrtError) -> bytes:
-    return msgspec.json.encode({"error": error.info().message})
+    return msgspec.json.encode(OllamaError(error=error.info().message))
 
 
 def body_for(path: str) -> Callable[[RadixrtError], bytes]:
@@ -81,6 +85,12 @@ def body_for(path: str) -> Callable[[RadixrtError], bytes]:
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return anthropic_error_body
     return ollama_error_body if path.startswith("/api/") else error_body
+
+
+def error_type(path: str) -> type[msgspec.Struct]:
+    """The type of the JSON that `body_for(path)` writes."""
+    types: dict[object, type[msgspec.Struct]] = {anthropic_error_body: AnthropicError, ollama_error_body: OllamaError}
+    return types.get(body_for(path), ErrorBody)
 
 
 def error_response(error: RadixrtError, path: str = "") -> Response:

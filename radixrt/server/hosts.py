@@ -31,7 +31,7 @@ class CheckHost:
                 refused = Forbidden(
                     "the Host header names another server; allow a name with --allowed-host", code="host_not_allowed"
                 )
-                await error_response(refused)(scope, receive, send)
+                await error_response(refused, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -14,7 +15,7 @@ from radixrt.results import CacheReport, ConstraintReport, FinishReason, Usage
 encode = msgspec.json.Encoder().encode
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
-TokenIds: TypeAlias = tuple[int, ...] | list[int] | UnsetType
+TokenIds: TypeAlias = Sequence[int] | UnsetType
 
 
 class _Struct(msgspec.Struct, kw_only=True):

@@ -81,8 +81,6 @@ class FakeBackend:
 
     def tokenize(self, prompt: PromptLike) -> Tokens:
         message = as_prompt(prompt)
-        if isinstance(message, TokensPrompt) and any(i >= 256 for i in message.ids):
-            raise InvalidRequest("token ids must be below 256", param="prompt")
         text = _render(message)
         return Tokens(ids=tuple(text), text=text.decode(errors="replace"), pieces=tuple(bytes([byte]) for byte in text))
 
@@ -333,6 +331,8 @@ def _render(prompt: Prompt) -> bytes:
     if isinstance(prompt, TextPrompt):
         return prompt.text.encode()
     if isinstance(prompt, TokensPrompt):
+        if any(not 0 <= i < 256 for i in prompt.ids):
+            raise InvalidRequest("token ids must be below 256", param="prompt")
         return bytes(int(i) for i in prompt.ids)
     assert isinstance(prompt, ChatPrompt)
     turns = [f"<{m.role}>{m.content}{m.tool_calls or ''}" for m in prompt.messages]
