@@ -86,7 +86,7 @@ class Simulation:
         self.now = 0.0
         self.outcome = Outcome()
         limits = Limits(context_length=1 << 20, vocab_size=VOCABULARY, eos_token_ids=(0,), max_num_seqs=max_num_seqs,
-                        max_waiting=1 << 20)  # fmt: skip
+                        max_waiting=1 << 20, max_drafts=0)  # fmt: skip
         cache = PrefixCache(trace.kv_tokens, clock=lambda: self.now)
         self.scheduler = Scheduler(
             rows=RowTable(cache, limits, policy), limits=limits, compiler=NoConstraints(), clock=lambda: self.now

@@ -85,7 +85,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_model: str | None = None
     """A small model with the same vocabulary that guesses; named like `model`. It adds `model` to the sources."""
     max_draft_rows: int | None = None
-    """Steps of more rows carry no guesses but forced ones; None: while they pay, by the measured cost of a step."""
+    """Steps of more rows carry no guesses but forced ones; with it no step is timed, and the same requests take the
+    same steps. None: while guesses pay, by the measured cost of a step."""
     check: bool = False
     """Prove the cache's invariants after every step (debugging; tests set it)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"

@@ -78,13 +78,13 @@ class Connection:
         self._numbers = itertools.count(1)
         self._outgoing: deque[list[Any]] = deque()
         self._codec: Codec[FromClient, FromClient] = Codec(FromClient)
+        self._closing = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._context: zmq.Context[Any] = zmq.Context()
         socket = open_socket(self._context, zmq.DEALER, address, bind=False)
         self._link: Link[ToClient, FromClient] = Link(socket, ToClient)
         self._thread = threading.Thread(target=self._run, daemon=True, name="radixrt-connection")
-        self._closing = False
         self.send(Hello())
         self._thread.start()
 
@@ -121,8 +121,9 @@ class Connection:
                 self._codec.decode(frames)
             except DecodeError as error:
                 raise InvalidRequest(f"the request is malformed: {error}") from error
-        self._outgoing.append(frames)
-        os.write(self._wake_write, b"\0")
+        if not self._closing:  # once closed, the pipe's number may be another file's
+            self._outgoing.append(frames)
+            os.write(self._wake_write, b"\0")
 
     def fail(self, error: RadixrtError) -> None:
         """Every open request ends with `error`, and so does every later one. Only the first call counts."""
@@ -136,6 +137,8 @@ class Connection:
 
     def close(self) -> None:
         self.fail(EngineDead("the engine was closed"))
+        if self._closing:
+            return
         self._closing = True
         os.write(self._wake_write, b"\0")
         self._thread.join(timeout=5)

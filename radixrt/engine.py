@@ -48,6 +48,7 @@ from radixrt.prompts import PromptLike, as_prompt
 from radixrt.questions import (
     detokenize_question,
     expect,
+    score_question,
     scores,
     seconds,
     select_question,
@@ -214,7 +215,7 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
     ) -> Scores:
-        question = select_question(prompt, options, cache_salt=cache_salt, priority=priority)
+        question = score_question(prompt, options, cache_salt=cache_salt, priority=priority)
         return scores(self._ask(question, Selected, timeout))
 
     async def ascore(
@@ -226,7 +227,7 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
     ) -> Scores:
-        question = select_question(prompt, options, cache_salt=cache_salt, priority=priority)
+        question = score_question(prompt, options, cache_salt=cache_salt, priority=priority)
         return scores(await self._aask(question, Selected, timeout))
 
     def select(

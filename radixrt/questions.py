@@ -61,6 +61,14 @@ def select_question(
     )
 
 
+def score_question(
+    prompt: PromptLike, options: Sequence[Sequence[int]], *, cache_salt: str | None = None, priority: int = 0
+) -> Callable[[int], FromClient]:
+    """A select of which the log-probabilities alone are wanted, over token ids."""
+    ids = [token_array(option, "options").tolist() for option in options]
+    return select_question(prompt, ids, cache_salt=cache_salt, priority=priority)
+
+
 def detokenize_question(ids: Sequence[int], skip: bool) -> Callable[[int], FromClient]:
     array = token_array(ids)
     return lambda number: Detokenize(request_id=number, ids=array, skip_special_tokens=skip)

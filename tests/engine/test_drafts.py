@@ -65,7 +65,12 @@ def test_guesses_change_nothing(plain: list[Generation], tiny_path: Path, tmp_pa
     """With the grammar, the tree and a draft model of other weights (as tiny, and as fond of repeating itself)."""
     draft = write_tiny_llama(tmp_path / "d", open_checkpoint(tiny_path).vocabulary().tokenizer_json(), seed=1)
     with Engine(
-        str(tiny_path), dtype="float32", draft_model=str(draft), draft_sources="model,forced,tree", check=True
+        str(tiny_path),
+        dtype="float32",
+        draft_model=str(draft),
+        draft_sources="model,forced,tree",
+        max_draft_rows=64,
+        check=True,
     ) as engine:
         got = answers(engine)
         stats = engine.stats()
@@ -87,7 +92,7 @@ def test_a_copying_answer_takes_fewer_steps(engine: Engine, smollm2_path: Path) 
     tokens = sum(len(answer.token_ids) for answer in guessed)
     verified = after.drafts_by_source["tree"][1] - before.drafts_by_source["tree"][1]
     assert after.steps - before.steps == pytest.approx(tokens - verified, abs=2 * len(guessed))
-    assert verified > 0.4 * tokens
+    assert verified > 0.3 * tokens
     with Engine(str(smollm2_path), dtype="float32", max_drafts=0) as plain:
         for one, answer in zip(params, guessed, strict=True):
             same(plain.generate(LIST, one), answer)

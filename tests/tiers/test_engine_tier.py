@@ -20,6 +20,9 @@ PROMPT = np.random.default_rng(0).integers(100, 40_000, WHOLE + 1).tolist()
 
 def start(path: Path, cache: Path, **options: object) -> Engine:
     fields = {"dtype": "float32", "kv_tokens": 2000, "context_length": 1024, "threads": 1, "check": True}
+    fields["max_drafts"] = (
+        0  # guesses from memory: the same tokens in other steps, with other last bits
+    )
     return Engine(str(path), cache_dir=str(cache), **{**fields, **options})  # type: ignore[arg-type]
 
 
@@ -77,7 +80,7 @@ def test_restored_equals_computed_bit_for_bit_in_the_next_engine(tiny_path, fill
 def test_what_the_pool_cannot_hold_comes_back_from_host_memory(tiny_path):
     with Engine(
         str(tiny_path), dtype="float32", kv_tokens=800, context_length=780, threads=1, check=True,
-        cache_host_bytes=64 << 20,
+        cache_host_bytes=64 << 20, max_drafts=0,
     ) as engine:  # fmt: skip
         ask(engine)
         said = facts(ask(engine))

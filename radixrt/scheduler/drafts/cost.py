@@ -18,6 +18,8 @@ class StepCost:
     """Least squares of seconds over tokens, c = a + b * tokens, old steps fading; drawn to FIRST_SLOPE while all steps
     are alike."""
 
+    measuring: bool = True
+    """Otherwise the first guess holds for ever, and what is guessed does not depend on how busy the machine is."""
     weight: float = 0.0
     tokens: float = 0.0
     squares: float = 0.0
@@ -28,7 +30,7 @@ class StepCost:
 
     def measured(self, tokens: int, seconds: float) -> None:
         """A step of so many new tokens took so long."""
-        if not 0 < tokens <= NARROW or seconds <= 0:
+        if not self.measuring or not 0 < tokens <= NARROW or seconds <= 0:
             return
         self.weight = self.weight * KEEP + 1
         self.tokens = self.tokens * KEEP + tokens
@@ -38,7 +40,7 @@ class StepCost:
 
     def drafted(self, passes: int, seconds: float) -> None:
         """The draft model ran so many times."""
-        if passes > 0 and seconds > 0:
+        if self.measuring and passes > 0 and seconds > 0:
             each = seconds / passes
             self.draft_step_s = each if not self.draft_step_s else 0.9 * self.draft_step_s + 0.1 * each
 

@@ -37,7 +37,7 @@ class Drafter:
     @classmethod
     def of(cls, limits: Limits, capacity: int) -> Drafter:
         """The sources that `limits` names; `capacity`: slots of the pool, and so of what the tree can hold."""
-        drafter = cls(limits)
+        drafter = cls(limits, cost=StepCost(measuring=limits.max_draft_rows is None))
         for name in limits.draft_sources if limits.max_drafts else ():
             if name == "forced":
                 drafter.sources.append(ForcedSource())
