@@ -12,7 +12,8 @@
 | continue | gen after text in the same assistant turn: `continue_final_message` (vLLM, SGLang, radixrt) | no |
 | cache_salt, priority | run(cache_salt=, priority=): sent as vLLM spells them | no |
 
-Never there: exact select, healing (`heal=True`), token ids and the text with the template's markers.
+Never there: exact select, healing (`heal=True`), token ids and the text with the template's markers, pins (`s.pin()`,
+`s.unpin()`), `s.cache()` and `return_cache_report`.
 What a service cannot do raises InvalidRequest with code `unsupported`, before that request is sent.
 """
 
@@ -66,11 +67,31 @@ def need(have: frozenset[str], capability: str, what: str) -> None:
         )
 
 
+def refuse_pins(service: object | None) -> None:
+    if service is not None:
+        raise InvalidRequest(
+            "pin() and unpin() keep text in radixrt's own tree, which a service does not offer: use an Engine or a "
+            "radixrt.Client",
+            param="pin",
+            code="unsupported",
+        )
+
+
+def refuse_report(wanted: bool) -> None:
+    if wanted:
+        raise InvalidRequest(
+            "return_cache_report asks for radixrt's own tree: use an Engine or a radixrt.Client",
+            param="return_cache_report",
+            code="unsupported",
+        )
+
+
 def request_fields(gen: Gen, have: frozenset[str], options: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
     """The fields of a request but for prompt and model; what the service cannot do raises."""
     sampling = gen.sampling
     if gen.heal:
         raise InvalidRequest("heal=True needs token ids, which no service gives", param="heal", code="unsupported")
+    refuse_report(sampling.return_cache_report)
     fields: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     if sampling.max_tokens is not None:
         fields["max_completion_tokens" if chat else "max_tokens"] = sampling.max_tokens

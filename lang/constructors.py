@@ -46,6 +46,7 @@ def gen(
     heal: bool | None = None,
     append: bool = False,
     stop_regex: str | Sequence[str] = (),
+    return_cache_report: bool = False,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> Gen:
     """Generate text here and keep it under `name`.
@@ -60,6 +61,9 @@ def gen(
     None: wherever that is exact, as `healing.py` has it; True: refused here where it would not be; False: never.
 
     `stop_regex`: patterns (of the `regex` library) that end the text where their match begins, as a stop string does.
+
+    `return_cache_report`: `state.meta(name).usage.cache` says what the prefix tree had of the text before, and why not
+    more (`radixrt.results.CacheReport`).
 
     Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once; and for `tools`,
     which programs do not have yet.
@@ -87,6 +91,7 @@ def gen(
         "seed": seed,
         "logit_bias": dict(logit_bias or {}),
         "logprobs": logprobs,
+        "return_cache_report": return_cache_report,
     }
     given = {
         key: value
@@ -123,11 +128,12 @@ def select(
     *,
     choices_method: ChoicesMethod = "token_length_normalized",
     append: bool = False,
+    return_cache_report: bool = False,
 ) -> Select:
     """Choose the best of `choices` here by exact token scores, append it, and keep it under `name`.
 
-    How each `choices_method` compares is said in `radixrt.choosing`. Raises InvalidRequest for an empty list, an empty
-    or repeated choice, or an unknown method.
+    How each `choices_method` compares is said in `radixrt.choosing`; `return_cache_report` is as in `gen`. Raises
+    InvalidRequest for an empty list, an empty or repeated choice, or an unknown method.
     """
     texts = _strings("choices", choices)
     if not texts or not all(texts):
@@ -143,7 +149,9 @@ def select(
         raise InvalidRequest(
             f"choices_method must be one of {known}, but is {choices_method!r}", param="choices_method"
         )
-    return Select(_name(name), texts, choices_method, _appends(name, append), here())
+    if not isinstance(return_cache_report, bool):
+        raise InvalidRequest("return_cache_report must be True or False", param="return_cache_report")
+    return Select(_name(name), texts, choices_method, _appends(name, append), return_cache_report, here())
 
 
 def image(source: object) -> NoReturn:

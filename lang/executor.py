@@ -31,7 +31,7 @@ from radixrt.lang.loop import loop_thread, post
 from radixrt.lang.operations import EndText, Generate, Operation, Reach
 from radixrt.lang.run import Run
 from radixrt.lang.variables import Variable
-from radixrt.results import Usage
+from radixrt.results import Pin, Usage
 
 
 class Branch:
@@ -48,6 +48,8 @@ class Branch:
         self.error: ProgramError | None = None
         self.usage = Usage()
         """Of this branch and all that were forked from it."""
+        self.pins: list[Pin] = []
+        """What it has pinned and not unpinned."""
         self.feeder: Feeder | None = run.feeder()
         """Sends the queue ahead, where the backend takes programs; None: each operation is done by itself."""
         self._queue: deque[Operation] = deque()

@@ -73,6 +73,7 @@ class Select(Expr):
     choices: tuple[str, ...]
     method: ChoicesMethod
     append: bool = False
+    return_cache_report: bool = False
     span: Span | None = field(default=None, compare=False)
 
 

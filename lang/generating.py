@@ -70,14 +70,19 @@ async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
 
 async def prefill(branch: Branch) -> None:
     """Computes what stands so far and leaves it in the cache; the state stays as it is."""
-    copy = branch.context.copy()
-    text = await copy.flush(branch.run.backend)
-    ids = copy.ids[:-1] if text else copy.ids  # the last token of free text may still merge with what follows
+    ids = await standing_ids(branch)
     if ids:
         prompt = TokensPrompt(ids=token_array(ids))
         options = branch.run.request_options
         result = await branch.run.backend.agenerate(prompt, SamplingParams(max_tokens=0), **options)
         branch.count(result.usage)
+
+
+async def standing_ids(branch: Branch) -> list[int]:
+    """The ids so far that nothing which follows can change; the state stays as it is."""
+    copy = branch.context.copy()
+    text = await copy.flush(branch.run.backend)
+    return copy.ids[:-1] if text else copy.ids  # the last token of free text may still merge with what follows
 
 
 async def append(backend: Backend, branch: Branch, choice: Choice) -> None:
@@ -126,12 +131,17 @@ def _joined(join: Join, result: Generation) -> Generation:
         token_ids=(*first, *choice.token_ids),
         logprobs=(*join.logprobs, *(choice.logprobs or ())) if first and join.logprobs is not None else choice.logprobs,
     )
-    usage = Usage(
-        prompt_tokens=result.usage.prompt_tokens - len(first),
-        cached_tokens=min(join.usage.cached_tokens, result.usage.prompt_tokens - len(first)),
+    prompt = result.usage.prompt_tokens - len(first)
+    report = join.usage.cache and msgspec.structs.replace(join.usage.cache, computed=prompt - join.usage.cache.cached)
+    usage = msgspec.structs.replace(
+        result.usage,
+        prompt_tokens=prompt,
+        cached_tokens=min(join.usage.cached_tokens, prompt),
+        restored_tokens=min(join.usage.restored_tokens, join.usage.cached_tokens, prompt),
         completion_tokens=result.usage.completion_tokens + len(first),
         queue_s=join.usage.queue_s + result.usage.queue_s,
         ttft_s=join.usage.total_s + result.usage.ttft_s,
         total_s=join.usage.total_s + result.usage.total_s,
+        cache=report or result.usage.cache,
     )
     return Generation(choices=(choice,), usage=usage)

@@ -17,10 +17,13 @@ from radixrt.lang.operations import (
     Look,
     OpenTurn,
     Operation,
+    PinText,
     Prefill,
     Reach,
+    UnpinText,
 )
 from radixrt.lang.over_service import ask
+from radixrt.lang.pinning import pin, unpin
 from radixrt.lang.selecting import choose
 from radixrt.lang.variables import Value
 
@@ -58,6 +61,10 @@ async def execute(branch: Branch, operation: Operation) -> None:
             done.set_result(None)
         case Prefill():
             await prefill(branch)
+        case PinText(ttl_s=ttl_s):
+            await pin(branch, ttl_s)
+        case UnpinText():
+            await unpin(branch)
         case Look(seen=seen, render=render):
             copy = context.copy()
             if render:

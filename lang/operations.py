@@ -118,6 +118,18 @@ class Prefill(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class PinText(Operation):
+    """Has the text so far computed, and kept in the prefix cache for a time."""
+
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinText(Operation):
+    """Ends the pins that the branch has made so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Look(Operation):
     """Gives a copy of the context, with everything tokenized where `render`; the branch's own stays as it is."""
 

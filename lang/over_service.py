@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from radixrt.errors import InvalidRequest, RadixrtError
-from radixrt.lang.capabilities import need, request_fields
+from radixrt.lang.capabilities import need, refuse_report, request_fields
 from radixrt.lang.context import Context
 from radixrt.lang.expressions import Gen, Select
 from radixrt.lang.operations import Choose, EndText, Generate, Look, Operation, Prefill
@@ -86,6 +86,7 @@ async def choose(branch: Branch, service: OpenAI, select: Select, variable: Vari
     if branch.context.turn is None:
         raise InvalidRequest("select over a service needs a turn: put it into assistant(...)", code="unsupported")
     need(service.capabilities, "json_schema", "select")
+    refuse_report(select.return_cache_report)
     schema = {
         "type": "object",
         "properties": {"choice": {"type": "string", "enum": list(select.choices)}},

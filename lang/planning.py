@@ -27,8 +27,10 @@ from radixrt.lang.operations import (
     Look,
     OpenTurn,
     Operation,
+    PinText,
     Prefill,
     Reach,
+    UnpinText,
 )
 from radixrt.lang.run import Run
 from radixrt.lang.services import OpenAI
@@ -198,5 +200,9 @@ def _words(operation: Operation) -> str | None:
             return f"scope {variable.name} ends"
         case Prefill():
             return "cache: the text so far is computed"
+        case PinText(ttl_s=ttl_s):
+            return f"pin: the text so far is kept for {ttl_s:g} s"
+        case UnpinText():
+            return "unpin: what this branch has pinned is let go"
         case _:
             return None

@@ -20,7 +20,7 @@ from radixrt.lang.reading import decode
 from radixrt.lang.run import Run
 from radixrt.lang.trace import trace_of
 from radixrt.lang.variables import Meta, Value, Variable, settled
-from radixrt.results import Usage
+from radixrt.results import Pin, Usage
 
 if TYPE_CHECKING:
     from radixrt.lang.forks import Forks
@@ -128,6 +128,12 @@ class Readable:
     def atext_iter(self, name: str | None = None) -> AsyncIterator[str]:
         """`text_iter` for event loops."""
         return aiter(self._channel(name))
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """What this state has pinned and not unpinned, to be unpinned elsewhere (`Backend.unpin`); waits."""
+        self._wait(self.branch.reach())
+        return tuple(self.branch.pins)
 
     @property
     def usage(self) -> Usage:

@@ -21,13 +21,16 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
     backend, context = branch.run.backend, branch.context
     event = Event("selected", variable.name, variable.span, branch.run.seconds())
     before = await context.open(backend)
+    options = dict(branch.run.request_options)
+    if select.return_cache_report:
+        options["return_cache_report"] = True
     result = await backend.aselect(
         TokensPrompt(ids=token_array(context.ids)),
         select.choices,
         method=select.method,
         text=before,
         begins_turn=_begins_turn(context, before),
-        **branch.run.request_options,
+        **options,
     )
     branch.count(result.usage)
     choice = select.choices[result.index]
@@ -45,6 +48,7 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
         logprobs=result.logprobs,
         token_ids=result.token_ids,
         unconditional=result.unconditional,
+        usage=result.usage,
     )
     event.choices = tuple(zip(meta.choices, meta.scores, strict=True))
     event.done(branch.run.seconds(), result.usage)

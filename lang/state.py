@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, TypeVar
 
 from radixrt.errors import InvalidRequest
+from radixrt.lang.capabilities import refuse_pins
 from radixrt.lang.context import Turn
 from radixrt.lang.executor import Branch
 from radixrt.lang.expressions import (
@@ -31,11 +32,14 @@ from radixrt.lang.operations import (
     Fork,
     Generate,
     OpenTurn,
+    PinText,
     Prefill,
+    UnpinText,
 )
 from radixrt.lang.readable import Readable
 from radixrt.lang.run import Run
 from radixrt.lang.variables import Variable
+from radixrt.pinning import checked_ttl
 
 T = TypeVar("T")
 MAX_FORKS = 1024
@@ -131,6 +135,21 @@ class ProgramState(Readable):
         Nothing has to be cached by hand for branches to share it; this only brings the work forward.
         """
         self.branch.submit(Prefill())
+
+    def pin(self, ttl: float) -> None:
+        """Has the text so far computed, in the background, and kept in the prefix tree for `ttl` seconds, whatever else
+        needs room: for later runs, too, that begin alike (`radixrt.backend.Backend.pin` says what a pin promises).
+
+        Raises InvalidRequest for a `ttl` that is no number of seconds above 0, and over a service that is not radixrt.
+        A quota that is passed is raised by the next read.
+        """
+        refuse_pins(self.run.service)
+        self.branch.submit(PinText(checked_ttl(ttl)))
+
+    def unpin(self) -> None:
+        """Ends the pins that this state has made (its forks' are their own), before their time."""
+        refuse_pins(self.run.service)
+        self.branch.submit(UnpinText())
 
     def _declare(self, expr: Gen | Select) -> Variable:
         variable = Variable(expr.name, expr.span)

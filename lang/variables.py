@@ -52,6 +52,8 @@ class SelectMeta:
     logprobs: tuple[tuple[float, ...], ...]
     token_ids: tuple[tuple[int, ...], ...]
     unconditional: tuple[tuple[float, ...], ...] | None = None
+    usage: Usage = field(default_factory=Usage)
+    """Of the request that scored them."""
 
     @property
     def choice(self) -> str:

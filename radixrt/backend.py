@@ -113,6 +113,7 @@ class Backend(Protocol):
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
@@ -126,6 +127,7 @@ class Backend(Protocol):
                 a prompt that is text is.
             begins_turn: nothing but `text` stands in the turn, so that each option is scored with and without a
                 leading space; a chat prompt that ends with the generation prompt says so itself.
+            return_cache_report: `usage.cache` says what the prefix tree had of the prompt, and why not more.
         """
         ...
 
@@ -137,6 +139,7 @@ class Backend(Protocol):
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,

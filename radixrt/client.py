@@ -249,11 +249,14 @@ class Client:
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
     ) -> Selection:
-        body = self._select_body(prompt, options, method, text, begins_turn, cache_salt, priority, timeout)
+        body = self._select_body(
+            prompt, options, method, text, begins_turn, return_cache_report, cache_salt, priority, timeout
+        )
         return self._call("POST", "/v1/select", body, Selection, body.timeout_s)
 
     async def aselect(
@@ -264,11 +267,14 @@ class Client:
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
     ) -> Selection:
-        body = self._select_body(prompt, options, method, text, begins_turn, cache_salt, priority, timeout)
+        body = self._select_body(
+            prompt, options, method, text, begins_turn, return_cache_report, cache_salt, priority, timeout
+        )
         return await self._acall("POST", "/v1/select", body, Selection, body.timeout_s)
 
     # --- the cache --------------------------------------------------------------------------------------------------
@@ -369,6 +375,7 @@ class Client:
         method: ChoicesMethod,
         text: str,
         begins_turn: bool,
+        return_cache_report: bool,
         cache_salt: str | None,
         priority: int,
         timeout: float | None,
@@ -380,6 +387,7 @@ class Client:
             method=method,
             text=text,
             begins_turn=begins_turn,
+            return_cache_report=return_cache_report,
             cache_salt=cache_salt,
             priority=priority,
             timeout_s=self._timeout if timeout is None else timeout,

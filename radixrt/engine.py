@@ -238,13 +238,15 @@ class Engine:
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
     ) -> Selection:
         question = select_question(
-            prompt, options, method, text=text, begins_turn=begins_turn, cache_salt=cache_salt, priority=priority
-        )
+            prompt, options, method, text=text, begins_turn=begins_turn, return_cache_report=return_cache_report,
+            cache_salt=cache_salt, priority=priority,
+        )  # fmt: skip
         return selection(self._ask(question, Selected, timeout), options, method)
 
     async def aselect(
@@ -255,13 +257,15 @@ class Engine:
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
     ) -> Selection:
         question = select_question(
-            prompt, options, method, text=text, begins_turn=begins_turn, cache_salt=cache_salt, priority=priority
-        )
+            prompt, options, method, text=text, begins_turn=begins_turn, return_cache_report=return_cache_report,
+            cache_salt=cache_salt, priority=priority,
+        )  # fmt: skip
         return selection(await self._aask(question, Selected, timeout), options, method)
 
     def program(

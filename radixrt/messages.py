@@ -146,6 +146,8 @@ class Select(Message, frozen=True, kw_only=True):
     leading space, where that makes sense."""
     unconditional: bool = False
     """Score the options without the prompt, too."""
+    return_cache_report: bool = False
+    """As in SamplingParams."""
     cache_salt: str | None = None
     tenant: str | None = None
     """As in Submit."""
@@ -371,6 +373,7 @@ class EnqueueSelect(Message, frozen=True, kw_only=True):
     options: list[list[int]]
     """Token ids of each, none of them empty."""
     base: Array  # int32[b]; what stands before the options when they are scored without the prompt; empty: they are not
+    return_cache_report: bool = False
     namespace: Namespace = Namespace()
     priority: int = 0
 

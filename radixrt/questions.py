@@ -41,6 +41,7 @@ def select_question(
     *,
     text: str = "",
     begins_turn: bool = False,
+    return_cache_report: bool = False,
     cache_salt: str | None = None,
     priority: int = 0,
 ) -> Callable[[int], FromClient]:
@@ -56,6 +57,7 @@ def select_question(
         option_ids=[token_array(option, "options").tolist() for option in options if not isinstance(option, str)],
         begins_turn=begins_turn,
         unconditional=method == "unconditional_likelihood_normalized",
+        return_cache_report=return_cache_report,
         cache_salt=cache_salt,
         priority=priority,
     )

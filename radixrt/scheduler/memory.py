@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixrt.cache import Pin, PinQuota, PrefixCache, UnknownPin, Watermarks, make_eviction
+from radixrt.cache import Miss, Pin, PinQuota, PrefixCache, UnknownPin, Watermarks, make_eviction
 from radixrt.config import SchedulerConfig
 from radixrt.errors import InvalidRequest, NotFound, RadixrtError, StartupError
 from radixrt.messages import Enqueue, Namespace
@@ -74,13 +74,17 @@ def pin_info(cache: PrefixCache, pin: Pin) -> PinInfo:
 
 
 def cache_report(request: Request) -> CacheReport | None:
-    """What the request asked to know of its luck with the tree; the tokenizer fills in the text."""
+    """What the request asked to know of its luck with the tree; None where it did not ask."""
     if not request.sampling.return_cache_report:
         return None
-    miss = request.miss
+    return report_of(len(request.prompt), request.cached_tokens, request.miss)
+
+
+def report_of(prompt_tokens: int, cached: int, miss: Miss | None) -> CacheReport:
+    """What the tree had of a prompt; the tokenizer fills in the text."""
     return CacheReport(
-        cached=request.cached_tokens,
-        computed=len(request.prompt) - request.cached_tokens,
+        cached=cached,
+        computed=prompt_tokens - cached,
         missed_at=miss.at if miss else None,
         reason=miss.reason if miss else None,
         diverged_from=tuple(CacheBranch(ids) for ids in miss.instead) if miss else (),

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from radixrt.cache import Ids, Node, PrefixCache
+from radixrt.cache import Ids, Miss, Node, PrefixCache, explain
 from radixrt.errors import RadixrtError
 from radixrt.messages import EnqueueSelect, FromScheduler, Rejected, Score, ScoreSpec, SelectScores
 from radixrt.results import Usage
 from radixrt.scheduler.admission import check_select
 from radixrt.scheduler.batch import PlannedRow
+from radixrt.scheduler.memory import report_of
 from radixrt.scheduler.requests import Alone, Limits, State
 from radixrt.scheduler.stats import Stats
 from radixrt.scheduler.trie import Path, Segment, Taker, build_trie, ids
@@ -74,6 +75,9 @@ class Select:
     """Scores that have not arrived."""
     cached_tokens: int = 0
     started: float | None = None
+    report: bool = False
+    """It wants to know why not more of its prompt was cached."""
+    miss: Miss | None = None
     over: bool = False
     held: list[Segment] = field(default_factory=list)
     """Segments that hold a lock."""
@@ -161,6 +165,7 @@ class Selects:
             groups=groups,
             prompt_tokens=sum(len(group.head) for group in groups) + wanted * len(groups),
             missing=wanted * len(groups),
+            report=message.return_cache_report,
         )
         self.open[select.id] = select
         bisect.insort(self.waiting, select, key=lambda one: (one.priority, one.arrived))
@@ -295,6 +300,8 @@ class Selects:
             limit = min(segment.first_target, len(segment.tokens) - 1)
             if segment.node is None or tree.probe(select.namespace, segment.tokens, limit) > segment.planned:
                 node, length = tree.match(select.namespace, segment.tokens, limit)
+                if select.report and select.started is None and length < limit and group is select.groups[0]:
+                    select.miss = explain(node, segment.tokens, length)
                 tree.lock(node)
                 tree.hit(node, select.priority)
                 if segment.node is None:
@@ -350,6 +357,7 @@ class Selects:
             queue_s=(select.started if select.started is not None else now) - select.arrived,
             ttft_s=now - select.arrived,
             total_s=now - select.arrived,
+            cache=report_of(select.prompt_tokens, select.cached_tokens, select.miss) if select.report else None,
         )
         self.stats.finished_request(usage, outcome)
         return usage

@@ -50,6 +50,7 @@ async def select(request: Request) -> Response:
             method=body.method,
             text=body.text,
             begins_turn=body.begins_turn,
+            return_cache_report=body.return_cache_report,
             cache_salt=body.cache_salt,
             priority=body.priority,
             timeout=body.timeout_s,

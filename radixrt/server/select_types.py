@@ -24,6 +24,8 @@ class SelectRequest(Body, kw_only=True, frozen=True):
     begins_turn: bool = False
     """Nothing but `text` stands in the turn: each option is scored with and without a leading space. Messages that end
     with the generation prompt say so themselves."""
+    return_cache_report: bool = False
+    """`usage.cache` says what the prefix tree had of the prompt, and why not more."""
     model: str | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

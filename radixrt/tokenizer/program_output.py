@@ -12,6 +12,7 @@ from radixrt.conversation import at_once, cut_ids
 from radixrt.messages import StopRow, TokenDelta, ToScheduler
 from radixrt.results import Delta, TokenLogprob, Usage
 from radixrt.segments import Heal, Kept, Part
+from radixrt.tokenizer.cache_text import with_text
 from radixrt.tokenizer.healing import Healer
 from radixrt.tokenizer.logprobs import token_logprob
 from radixrt.tokenizer.program import LocalTokens, Program, Running
@@ -61,7 +62,7 @@ class ProgramOutput:
         if shown is not None and (shown or last):
             delta = sample.delta(shown)
             if item.usage is not None:
-                delta = msgspec.structs.replace(delta, usage=_joined(running, item.usage))
+                delta = msgspec.structs.replace(delta, usage=with_text(_joined(running, item.usage), self._vocabulary))
             program.events.append(Part(index=running.gen.index, delta=delta))
         finished = running.matched and len(running.samples) == 1
         if not running.over and (finished or last):
@@ -112,13 +113,17 @@ def _joined(running: Running, usage: Usage) -> Usage:
         return usage
     first = 1 if running.rest else 0
     prompt = usage.prompt_tokens - first
-    return Usage(
+    report = join.cache and msgspec.structs.replace(join.cache, computed=prompt - join.cache.cached)
+    return msgspec.structs.replace(
+        usage,
         prompt_tokens=prompt,
         cached_tokens=min(join.cached_tokens, prompt),
+        restored_tokens=min(join.restored_tokens, join.cached_tokens, prompt),
         completion_tokens=usage.completion_tokens + first,
         queue_s=join.queue_s + usage.queue_s,
         ttft_s=join.total_s + usage.ttft_s,
         total_s=join.total_s + usage.total_s,
+        cache=report or usage.cache,
     )
 
 

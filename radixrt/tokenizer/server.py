@@ -184,6 +184,7 @@ class TokenizerServer:
             prompt=np.asarray(request.prompt, dtype=np.int32),
             options=request.token_ids,
             base=np.asarray(request.base, dtype=np.int32),
+            return_cache_report=message.return_cache_report,
             namespace=Namespace(model=self._model_name, tenant=message.tenant, salt=message.cache_salt),
             priority=message.priority,
         )
@@ -282,7 +283,7 @@ class TokenizerServer:
                 logprobs=scores.logprobs,
                 unconditional=scores.unconditional,
                 written=request.written,
-                usage=scores.usage,
+                usage=with_text(scores.usage, self._vocabulary),
             ),
         )
 

@@ -163,6 +163,7 @@ def test_types_go_as_json_schema(stub: Stub) -> None:
         (gen("x", ignore_eos=True), "ignore_eos"),
         (gen("x", stop_token_ids=[1]), "stop_token_ids"),
         (gen("x", heal=True), "heal"),
+        (gen("x", return_cache_report=True), "return_cache_report"),
         (select("x", ["a", "b"]), None),
         ("text" + gen("x"), "continue"),
     ],
@@ -177,6 +178,20 @@ def test_what_the_service_cannot_do_raises_before_anything_is_sent(
     with pytest.raises(ProgramError) as raised:
         program.run(backend=service(stub))["x"]
     assert (raised.value.code, raised.value.param) == ("unsupported", param)
+    assert not stub.bodies and not stub.keys
+
+
+@pytest.mark.parametrize("what", ["pin", "unpin"])
+def test_pins_are_refused_where_they_are_written(stub: Stub, what: str) -> None:
+    @function
+    def program(s):
+        s += user("Hi")
+        s.pin(ttl=60) if what == "pin" else s.unpin()
+        s += assistant(gen("x"))
+
+    with pytest.raises(InvalidRequest, match=r"radixrt\.Client") as raised:
+        program.run(backend=service(stub))
+    assert (raised.value.code, raised.value.param) == ("unsupported", "pin")
     assert not stub.bodies and not stub.keys
 
 

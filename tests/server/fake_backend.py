@@ -30,6 +30,7 @@ from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike, as_prompt
 from radixrt.results import (
     CacheNode,
+    CacheReport,
     CacheView,
     ConstraintReport,
     Delta,
@@ -103,6 +104,7 @@ class FakeBackend:
         method: ChoicesMethod = "token_length_normalized",
         text: str = "",
         begins_turn: bool = False,
+        return_cache_report: bool = False,
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
@@ -115,7 +117,10 @@ class FakeBackend:
         answer = Selected(
             request_id=0, token_ids=ids, logprobs=[[logprob(token) for token in row] for row in ids],
             unconditional=bare, written=[[*text.encode(), *row] for row in ids],
-            usage=Usage(prompt_tokens=len(_render(message)) + sum(map(len, ids))),
+            usage=Usage(
+                prompt_tokens=len(_render(message)) + sum(map(len, ids)),
+                cache=CacheReport(cached=0, computed=9, reason="never_seen") if return_cache_report else None,
+            ),
         )  # fmt: skip
         return selection(answer, options, method)
 
