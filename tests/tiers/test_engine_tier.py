@@ -20,9 +20,7 @@ PROMPT = np.random.default_rng(0).integers(100, 40_000, WHOLE + 1).tolist()
 
 def start(path: Path, cache: Path, **options: object) -> Engine:
     fields = {"dtype": "float32", "kv_tokens": 2000, "context_length": 1024, "threads": 1, "check": True}
-    fields["max_drafts"] = (
-        0  # guesses from memory: the same tokens in other steps, with other last bits
-    )
+    fields["max_drafts"] = 0  # guesses from memory: the same tokens in other steps, with other last bits
     return Engine(str(path), cache_dir=str(cache), **{**fields, **options})  # type: ignore[arg-type]
 
 
