@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from radixrt import kernels
 from radixrt.checkpoint import ModelConfig
 from radixrt.kernels import AttentionLayout
+from radixrt.kernels.cpu.native.packed import NarrowLinear
 from radixrt.models.narrow import Narrow
 from radixrt.models.parallel import Group, Part, embed_part
 from radixrt.models.rope import Rotary
@@ -34,8 +35,12 @@ class Linear:
     def __init__(self, inputs: int, outputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> None:
         self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
         self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
+        self.packed: NarrowLinear | None = None
+        """The weight in packed form, bias included, where it is; `weight` then has its shape alone (device meta)."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packed is not None:
+            return self.packed(x).to(x.dtype)
         return F.linear(x, self.weight, self.bias)
 
     def parts(self, names: dict[str, int]) -> dict[str, torch.Tensor]:
@@ -198,6 +203,6 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.logits`."""
-        if self.narrow is not None and len(hidden) <= self.narrow.most_tokens:
+        if self.narrow is not None and len(hidden) <= self.narrow.most_logits:
             return self.narrow.head(hidden)
         return F.linear(hidden, self.head).float()

@@ -31,10 +31,14 @@ def dequantize(blocks: np.ndarray, tensor: GgufTensor) -> torch.Tensor:
         raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, which is not supported") from error
 
 
-def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor] | None:
+GROUP_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
+"""Types whose blocks are groups of 32 integers with a scale and a shift, and the bits of their integers."""
+
+
+def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]:
     """blocks as in `dequantize` -> (bits, q uint8[n, 32], scale, shift float16[n]): w = scale * q + shift, exactly.
 
-    None for a type whose blocks are not of that kind.
+    ModelError for a type that is not in GROUP_BITS.
     """
     data = torch.from_numpy(blocks)
     scale = data[:, :2].contiguous().view(torch.float16)[:, 0]
@@ -45,7 +49,7 @@ def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor
             return 4, _nibble_bytes(data[:, 4:]), scale, data[:, 2:4].contiguous().view(torch.float16)[:, 0]
         case "Q8_0":
             return 8, data[:, 2:] ^ 128, scale, scale * -128
-    return None
+    raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, whose blocks are no groups of 32")
 
 
 def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:

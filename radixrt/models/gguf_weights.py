@@ -11,7 +11,7 @@ import torch
 from radixrt.checkpoint import GgufFile, GgufTensor
 from radixrt.checkpoint.gguf_file import GGML_TYPES
 from radixrt.kernels.cpu.native.packed import Groups
-from radixrt.models.dequantize import as_groups, dequantize
+from radixrt.models.dequantize import GROUP_BITS, as_groups, dequantize
 
 _CHUNK = 1 << 20
 """Elements dequantized at once: the float32 in between stays in the cache."""
@@ -54,30 +54,40 @@ class GgufWeights:
             # Copy on write: nothing is written, but torch warns of memory that it may not write to.
             self._data = np.frombuffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY), dtype=np.uint8)
 
-    def read(self, name: str, out: torch.Tensor) -> None:
+    def read(self, name: str, out: torch.Tensor, first: int = 0) -> None:
         tensor = self._tensors[name]
         heads = self._reordered(name)
         if heads is None:
-            self._fill(tensor, out)
+            self._fill(tensor, out, first)
             return
-        stored = torch.empty(out.shape, dtype=out.dtype)
-        self._fill(tensor, stored)
-        out.copy_(_put_back(stored, heads))
+        width, begin, end = _whole_heads(tensor, heads, first, first + len(out))
+        stored = torch.empty(end - begin, *out.shape[1:], dtype=out.dtype)
+        self._fill(tensor, stored, begin)
+        out.copy_(_put_back(stored, width)[first - begin : first - begin + len(out)])
 
     def is_quantized(self, name: str) -> bool:
         return self._tensors[name].type_name not in _PLAIN
 
-    def groups(self, name: str) -> Groups | None:
+    def group_bits(self, name: str) -> int | None:
+        return GROUP_BITS.get(self._tensors[name].type_name)
+
+    def groups(self, name: str, first: int, end: int) -> Groups:
         tensor = self._tensors[name]
-        _, _, block_bytes = GGML_TYPES[tensor.ggml_type]
-        data = self._data[tensor.offset : tensor.offset + tensor.nbytes]
-        parts = as_groups(data.reshape(-1, block_bytes), tensor)
-        if parts is None:
-            return None
-        bits, *columns = parts
         heads = self._reordered(name)
-        lines = [part.reshape(tensor.shape[0], -1) for part in columns]
-        return Groups(bits, *(lines if heads is None else [_put_back(part, heads) for part in lines]))
+        width, begin, stop = _whole_heads(tensor, heads, first, end) if heads is not None else (0, first, end)
+        bits, *columns = as_groups(self._blocks(tensor, begin, stop), tensor)
+        lines = [part.reshape(stop - begin, -1) for part in columns]
+        if heads is not None:
+            lines = [_put_back(part, width)[first - begin : end - begin] for part in lines]
+        return Groups(bits, *lines)
+
+    def _blocks(self, tensor: GgufTensor, first: int, end: int) -> np.ndarray:
+        """uint8[n, bytes of a block]: the blocks of rows first..end."""
+        _, _, block_bytes = GGML_TYPES[tensor.ggml_type]
+        line_bytes = tensor.nbytes // tensor.shape[0]
+        return self._data[tensor.offset + first * line_bytes : tensor.offset + end * line_bytes].reshape(
+            -1, block_bytes
+        )
 
     def _reordered(self, name: str) -> int | None:
         """Heads of a projection whose rows are to be put back."""
@@ -87,9 +97,11 @@ class GgufWeights:
         """Let go of the file: the map ends with its last view."""
         del self._data
 
-    def _fill(self, tensor: GgufTensor, out: torch.Tensor) -> None:
+    def _fill(self, tensor: GgufTensor, out: torch.Tensor, first: int = 0) -> None:
+        """The rows of `out`, from `first`, of a tensor that is as large or larger."""
         _, block, block_bytes = GGML_TYPES[tensor.ggml_type]
-        data = self._data[tensor.offset : tensor.offset + tensor.nbytes]
+        begin = tensor.offset + (first * (tensor.nbytes // tensor.shape[0]) if out.ndim > 1 else 0)
+        data = self._data[begin : tensor.offset + tensor.nbytes]
         lines = out.view(-1, out.shape[-1])
         line_bytes = lines.shape[1] // block * block_bytes
         step = max(1, _CHUNK // lines.shape[1])
@@ -99,9 +111,15 @@ class GgufWeights:
             some.copy_(dequantize(blocks, tensor).view(some.shape))
 
 
-def _put_back(stored: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows as the converter has them -> halves of each head one below the other."""
-    return stored.view(heads, -1, 2, *stored.shape[1:]).transpose(1, 2).reshape(stored.shape)
+def _whole_heads(tensor: GgufTensor, heads: int, first: int, end: int) -> tuple[int, int, int]:
+    """Rows of a head, and the rows of all heads that have any of rows first..end."""
+    width = tensor.shape[0] // heads
+    return width, first // width * width, -(-end // width) * width
+
+
+def _put_back(stored: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows of whole heads of `width` as the converter has them -> halves of each head one below the other."""
+    return stored.view(-1, width // 2, 2, *stored.shape[1:]).transpose(1, 2).reshape(stored.shape)
 
 
 def _transformers_name(name: str) -> str:

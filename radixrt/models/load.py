@@ -11,9 +11,10 @@ import torch
 from radixrt.checkpoint import Checkpoint, ModelConfig
 from radixrt.config import Weights
 from radixrt.errors import ModelError
-from radixrt.models import llama, mistral, narrow, qwen2, qwen3
+from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3
 from radixrt.models.blocks import Decoder, Traits
 from radixrt.models.gguf_weights import GgufWeights
+from radixrt.models.packed_file import PackedFile
 from radixrt.models.parallel import Group, Part, PartOfWeights, split
 from radixrt.models.weights import SafetensorsWeights, WeightSource
 
@@ -27,7 +28,7 @@ TRAITS: dict[str, Callable[[ModelConfig], Traits]] = {
     "qwen3": qwen3.traits,
 }
 
-_HEAD, _EMBEDDING, _OUTPUT_BIAS = "lm_head.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.bias"
+_HEAD, _EMBEDDING, _OUTPUT_BIAS = packing.HEAD, packing.EMBEDDING, "model.layers.0.self_attn.o_proj.bias"
 _COMPUTED = ".rotary_emb.inv_freq"
 """Ending of the buffers that older checkpoints hold although they follow from the config."""
 
@@ -42,11 +43,13 @@ def load_model(
     weights: Weights = "auto",
     progress: Progress | None = None,
     group: Group | None = None,
+    packed_file: Callable[[str], PackedFile | None] | None = None,
 ) -> Decoder:
     """Read the checkpoint's weights into a model of its architecture, in float32 or bfloat16.
 
-    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`narrow.make`). With `group` the model
-    is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
+    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`packing.parts`). `packed_file`: called
+    with the form when something is to be packed; where that is kept, None for memory alone. With `group` the model is
+    this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
 
     Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
     or a weight format is not supported. Tensors that the model does not use are named in a warning.
@@ -63,10 +66,21 @@ def load_model(
             model = _build(checkpoint, source, dtype, torch.device(device), part)
             if part is not None and group is not None:
                 model.join(part, group)
-            _fill(model, source, progress)
-            if config.tie_word_embeddings and _HEAD in source.shapes:
+            _check(model, source)
+            compiled = narrow.usable(model, weights)
+            wanted = packing.parts(model, source, weights) if compiled else {}
+            report = _reporter(model, progress)
+            packed = {}
+            if wanted:
+                _drop_dense(model, wanted)
+                packed = packing.load_packed(
+                    model, source, wanted, packed_file(weights) if packed_file is not None else None, report
+                )
+            _fill(model, source, report, {_EMBEDDING} if wanted else set())
+            if "head" not in packed and config.tie_word_embeddings and _HEAD in source.shapes:
                 _keep_other_head(model, source)
-            model.narrow = narrow.make(model, source, weights)
+            if compiled:
+                model.narrow = narrow.make(model, packed)
     finally:
         source.close()
     return model
@@ -107,24 +121,51 @@ def _build(
     )
 
 
-def _fill(model: Decoder, source: WeightSource, progress: Progress | None) -> None:
+def _check(model: Decoder, source: WeightSource) -> None:
+    """Every tensor is there, in its shape; what is there beside them is named in a warning."""
     parameters = model.parameters()
     missing = [name for name in parameters if name not in source.shapes]
     if missing:
         raise ModelError(f"the model's files lack {_some(missing)}")
     for name, view in parameters.items():
         _check_shape(name, source, view)
+    if model.config.tie_word_embeddings and _HEAD in source.shapes:
+        _check_shape(_HEAD, source, model.embedding)
     known = {*parameters, model.config.rope_factors_tensor, *({_HEAD} if model.tied else ())}
     extra = [name for name in source.shapes if name not in known and not name.endswith(_COMPUTED)]
     if extra:
         _log.warning("the model's files hold tensors that it does not use: %s", _some(extra))
-    total = sum(view.numel() for view in parameters.values())
+
+
+def _drop_dense(model: Decoder, wanted: dict[str, packing.Part]) -> None:
+    """Leave of what is packed the shapes alone, before anything was read."""
+    for index, layer in enumerate(model.layers):
+        for key, (linear, _) in layer.linears().items():
+            if packing.layer_name(index, key) in wanted:
+                linear.weight = torch.empty_like(linear.weight, device="meta")
+    if "head" in wanted and not model.tied:
+        model.head = torch.empty_like(model.head, device="meta")
+
+
+def _reporter(model: Decoder, progress: Progress | None) -> packing.Report:
+    total = sum(view.numel() for view in model.parameters().values())
     done = 0
-    for name, view in parameters.items():
-        source.read(name, view)
-        done += view.numel()
+
+    def report(more: int) -> None:
+        nonlocal done
+        done += more
         if progress is not None:
-            progress("weights", done / total)
+            progress("weights", min(1.0, done / total))
+
+    return report
+
+
+def _fill(model: Decoder, source: WeightSource, report: packing.Report, there: set[str]) -> None:
+    """Read everything that is dense, but for what is `there` already."""
+    for name, view in model.parameters().items():
+        if view.device.type != "meta" and name not in there:
+            source.read(name, view)
+            report(view.numel())
 
 
 def _check_shape(name: str, source: WeightSource, view: torch.Tensor) -> None:

@@ -12,13 +12,12 @@ from radixrt.config import Weights
 from radixrt.errors import ModelError
 from radixrt.kernels.cpu import native
 from radixrt.kernels.cpu.native.decoder import NarrowDecoder, NarrowLayer
-from radixrt.kernels.cpu.native.packed import GROUP, Groups, NarrowLinear, quantize
-from radixrt.models.weights import WeightSource
+from radixrt.kernels.cpu.native.packed import NarrowLinear, Packed
+from radixrt.models.packing import BITS, layer_name
 
 if TYPE_CHECKING:
-    from radixrt.models.blocks import Decoder, Linear
+    from radixrt.models.blocks import Decoder
 
-_BITS = {"int8": 8, "int4": 4}
 PACKED_TOKENS = 1 << 20
 HALF_TOKENS = 16
 """Steps of more tokens go through torch's matrix products, which are faster there (figures in benchmarks/README.md)."""
@@ -33,28 +32,37 @@ class Narrow:
     decoder: NarrowDecoder
     head: NarrowLinear
     most_tokens: int
+    most_logits: int
     description: str
 
 
-def make(model: Decoder, source: WeightSource, weights: Weights) -> Narrow | None:
-    """The compiled path for `model`, whose tensors are filled; None where it is not for this model or machine.
+def usable(model: Decoder, weights: Weights) -> bool:
+    """Whether `model` (its tensors need not be filled) can take the compiled path on this machine.
 
-    auto: integers where the file holds integers, exactly its own where its blocks allow (Q4_0, Q4_1, Q8_0), 8 bits for
-    its other block formats; else bfloat16. ModelError where a form is asked for that cannot be had.
+    ModelError where a form of the weights is asked for that cannot be had without it.
     """
     reason = _obstacle(model)
-    if reason is not None:
-        if weights in _BITS or (weights == "bf16" and model.dtype != torch.bfloat16):
-            raise ModelError(f"weights={weights} cannot be had here: {reason}")
-        _log.info("the compiled decoder is not used: %s", reason)
-        return None
+    if reason is None:
+        return True
+    if weights in BITS or (weights == "bf16" and model.dtype != torch.bfloat16):
+        raise ModelError(f"weights={weights} cannot be had here: {reason}")
+    _log.info("the compiled decoder is not used: %s", reason)
+    return False
+
+
+def make(model: Decoder, packed: dict[str, Packed]) -> Narrow:
+    """The compiled path: over what is packed, by the names of `packing.parts`, and the model's own tensors else.
+
+    Products that are packed are so for every path: the layers' `Linear` get them in place of a dense weight.
+    """
     layers = []
     for index, layer in enumerate(model.layers):
-        packed = {
-            name: _pack(linear, [f"model.layers.{index}.{part}.weight" for part in parts], source, weights)
-            for name, (linear, parts) in layer.linears().items()
-        }
-        layers.append(NarrowLayer(layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm, **packed))
+        products = {}
+        for key, (linear, _) in layer.linears().items():
+            form = packed.get(layer_name(index, key))
+            products[key] = NarrowLinear(linear.weight if form is None else form, linear.bias)
+            linear.packed = None if form is None else products[key]
+        layers.append(NarrowLayer(layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm, **products))
     config = model.config
     decoder = NarrowDecoder(
         layers,
@@ -65,11 +73,15 @@ def make(model: Decoder, source: WeightSource, weights: Weights) -> Narrow | Non
         eps=config.rms_norm_eps,
         window=model.layers[0].window,
     )
-    groups = _groups(model.head, ["model.embed_tokens.weight" if model.tied else "lm_head.weight"], source, weights)
-    head = NarrowLinear(model.head if groups is None else groups)
+    head = NarrowLinear(packed.get("head", model.head))
     bits = {linear.bits for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)}
-    description = f"{'/'.join(map(str, sorted(bits)))}-bit weights, {head.bits}-bit head"
-    return Narrow(decoder, head, HALF_TOKENS if 16 in bits else PACKED_TOKENS, description)
+    return Narrow(
+        decoder,
+        head,
+        most_tokens=HALF_TOKENS if 16 in bits else PACKED_TOKENS,
+        most_logits=HALF_TOKENS if head.bits == 16 else PACKED_TOKENS,
+        description=f"{'/'.join(map(str, sorted(bits)))}-bit weights, {head.bits}-bit head",
+    )
 
 
 def _obstacle(model: Decoder) -> str | None:
@@ -85,28 +97,3 @@ def _obstacle(model: Decoder) -> str | None:
     if not native.available():
         return "it needs a C++ compiler (g++ or clang++)"
     return None
-
-
-def _pack(linear: Linear, names: list[str], source: WeightSource, weights: Weights) -> NarrowLinear:
-    groups = _groups(linear.weight, names, source, weights)
-    return NarrowLinear(linear.weight if groups is None else groups, linear.bias)
-
-
-def _groups(weight: torch.Tensor, names: list[str], source: WeightSource, weights: Weights) -> Groups | None:
-    """The weight as integers; None: bfloat16 as it is. `names`: the tensors that lie in it one below the other."""
-    if weights == "bf16" or weight.shape[1] % GROUP:
-        return None
-    if weights in _BITS:
-        return quantize(weight, _BITS[weights])
-    if not all(source.is_quantized(name) for name in names):
-        return None
-    stored = [source.groups(name) for name in names]
-    exact = [part for part in stored if part is not None]
-    if len(exact) < len(names):
-        return quantize(weight, 8)
-    return Groups(
-        max(part.bits for part in exact),
-        torch.cat([part.q for part in exact]),
-        torch.cat([part.scale for part in exact]),
-        torch.cat([part.shift for part in exact]),
-    )

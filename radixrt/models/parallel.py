@@ -142,22 +142,25 @@ class PartOfWeights:
             self._cuts[name] = (dimension, ours)
             self.shapes[name] = (*shape[:dimension], len(ours), *shape[dimension + 1 :])
 
-    def read(self, name: str, out: torch.Tensor) -> None:
+    def read(self, name: str, out: torch.Tensor, first: int = 0) -> None:
         if name in self._only_first and self._part.rank:
             out.zero_()  # the sum over the ranks must add it once
         elif name not in self._cuts:
-            self._source.read(name, out)
+            self._source.read(name, out, first)
         else:
             dimension, ours = self._cuts[name]
             whole = torch.empty(self._source.shapes[name], dtype=out.dtype)
             self._source.read(name, whole)
-            out.copy_(whole.narrow(dimension, ours.start, len(ours)))
+            out.copy_(whole.narrow(dimension, ours.start, len(ours))[first : first + len(out)])
 
     def is_quantized(self, name: str) -> bool:
         return self._source.is_quantized(name)
 
-    def groups(self, name: str) -> Groups | None:
-        return None  # the compiled path, which asks, is for a whole model
+    def group_bits(self, name: str) -> int | None:
+        return self._source.group_bits(name)
+
+    def groups(self, name: str, first: int, end: int) -> Groups:
+        raise ModelError(f"tensor {name}: the compiled path, which asks for integers, is for a whole model")
 
     def close(self) -> None:
         self._source.close()

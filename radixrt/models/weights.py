@@ -18,16 +18,22 @@ class WeightSource(Protocol):
     shapes: dict[str, tuple[int, ...]]
     """Every tensor's shape, by the name that transformers gives it (or its own, where it has none there)."""
 
-    def read(self, name: str, out: torch.Tensor) -> None:
-        """Read the tensor into `out` (of its shape), converted to out's dtype. ModelError where it cannot be read."""
+    def read(self, name: str, out: torch.Tensor, first: int = 0) -> None:
+        """Read the tensor into `out`, converted to out's dtype: the len(out) rows from row `first`, which are all where
+        `out` has the tensor's shape. ModelError where it cannot be read.
+        """
         ...
 
     def is_quantized(self, name: str) -> bool:
         """Whether the files hold the tensor as integers with scales."""
         ...
 
-    def groups(self, name: str) -> Groups | None:
-        """The tensor exactly as the files hold it, where that is in groups of 32 with a scale and a shift."""
+    def group_bits(self, name: str) -> int | None:
+        """4 or 8 where the files hold the tensor in groups of 32 integers with a scale and a shift, else None."""
+        ...
+
+    def groups(self, name: str, first: int, end: int) -> Groups:
+        """Rows first..end of a tensor that has `group_bits`, exactly as the files hold them."""
         ...
 
     def close(self) -> None: ...
@@ -58,19 +64,24 @@ class SafetensorsWeights:
             self.shapes |= shapes
             self._files |= dict.fromkeys(names, file)
 
-    def read(self, name: str, out: torch.Tensor) -> None:
+    def read(self, name: str, out: torch.Tensor, first: int = 0) -> None:
         from safetensors import SafetensorError
 
         try:
-            out.copy_(self._files[name].get_tensor(name))
+            file = self._files[name]
+            whole = out.ndim == 0 or len(out) == self.shapes[name][0]
+            out.copy_(file.get_tensor(name) if whole else file.get_slice(name)[first : first + len(out)])
         except SafetensorError as error:
             raise ModelError(f"tensor {name} cannot be read: {error}") from error
 
     def is_quantized(self, name: str) -> bool:
         return False
 
-    def groups(self, name: str) -> Groups | None:
+    def group_bits(self, name: str) -> int | None:
         return None
+
+    def groups(self, name: str, first: int, end: int) -> Groups:
+        raise ModelError(f"tensor {name} holds no integers")
 
     def close(self) -> None:
         self._stack.close()

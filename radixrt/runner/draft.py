@@ -14,6 +14,7 @@ does not depend on the guess, the row's tokens are those without a draft model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -26,6 +27,7 @@ from radixrt.errors import ModelError, StartupError
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.models import CausalLM, Progress, load_model
 from radixrt.runner import adjust
+from radixrt.runner.packed import packed_file
 from radixrt.runner.pool import PoolShape, allocate_pool
 from radixrt.runner.rows import Rows
 from radixrt.runner.sampler import sample
@@ -209,6 +211,7 @@ def load_draft(config: RunnerConfig, target: Checkpoint, dtype: torch.dtype, pro
         device="cpu",
         weights=config.weights,
         progress=lambda stage, fraction: progress(f"draft {stage}", fraction),
+        packed_file=partial(packed_file, checkpoint),
     )
     return Loaded(model, PoolShape.of(model.config, dtype), min(vocabulary, model.config.vocab_size))
 

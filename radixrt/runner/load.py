@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
 from radixrt.runner.group import DistributedGroup
+from radixrt.runner.packed import packed_file
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
 from radixrt.runner.ranks import Begin, RankedModel, Ranks, rendezvous
 from radixrt.runner.step import Stepper
@@ -103,8 +105,14 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
     dtype, device = choose_dtype(config.dtype), torch.device("cpu")
     group = DistributedGroup(config.rank, config.tp, device) if config.tp > 1 else None
     model = load_model(
-        checkpoint, dtype=dtype, device=device, weights=config.weights, progress=progress, group=group
-    )  # fmt: skip
+        checkpoint,
+        dtype=dtype,
+        device=device,
+        weights=config.weights,
+        progress=progress,
+        group=group,
+        packed_file=partial(packed_file, checkpoint),
+    )
     facts = model.config
     shape = PoolShape.of(facts, dtype)
     context_length = config.context_length or facts.context_length
@@ -172,7 +180,7 @@ def _vocabulary_size(checkpoint: Checkpoint, override: str | None) -> int | None
     """How many ids the tokenizer knows; None where the model has no tokenizer that can be read (the tokenizer process
     will say so, if anybody wants text)."""
     try:
-        return checkpoint.vocabulary(override).size
+        return checkpoint.vocabulary_size(override)
     except ModelError as error:
         log.info("the width of the logits counts as vocabulary: %s", error)
         return None

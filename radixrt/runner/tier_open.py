@@ -11,6 +11,7 @@ import msgspec
 from radixrt.checkpoint import Checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import StartupError
+from radixrt.runner.packed import weight_files
 from radixrt.runner.pool import PoolShape
 from radixrt.tiers import CHUNK, DiskTier, HostTier, LayeredTier, Tier
 from radixrt.tiers.fingerprint import Fingerprint, weights_hash
@@ -23,8 +24,7 @@ def hash_weights(config: RunnerConfig, checkpoint: Checkpoint) -> str | None:
     if config.cache_dir is None:
         return None
     directory = Path(config.cache_dir).expanduser()
-    files = [checkpoint.gguf_path] if checkpoint.gguf_path is not None else list(checkpoint.safetensors_files)
-    return weights_hash(files, directory if directory.is_dir() else None)
+    return weights_hash(weight_files(checkpoint), directory if directory.is_dir() else None)
 
 
 def open_tier(

@@ -88,9 +88,10 @@ def weights_hash(files: Sequence[Path], memo_directory: Path | None = None) -> s
     ordered = sorted(files, key=lambda file: file.name)
     with ThreadPoolExecutor(2) as pool:
         digests = list(pool.map(one, ordered))
-    if memo_directory is not None and fresh != memo:
+    if memo_directory is not None and any(memo.get(name) != facts for name, facts in fresh.items()):
+        others = {name: facts for name, facts in memo.items() if Path(name).exists()}
         try:
-            (memo_directory / _MEMO).write_text(json.dumps(fresh))
+            (memo_directory / _MEMO).write_text(json.dumps(others | fresh))
         except OSError as error:
             log.warning("the weights will be hashed again at the next start: %s", error.strerror)
     return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()

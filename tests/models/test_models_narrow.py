@@ -103,7 +103,12 @@ def test_groups_are_exactly_the_files(kind: Type, tmp_path: Path) -> None:
     for name in ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"):
         dense = torch.empty(source.shapes[name])
         source.read(name, dense)
-        groups = source.groups(name)
-        assert groups is not None and source.is_quantized(name)
-        torch.testing.assert_close(groups.dense(), dense, rtol=1e-6, atol=1e-7)
+        rows = len(dense)
+        assert source.group_bits(name) in (4, 8) and source.is_quantized(name)
+        torch.testing.assert_close(source.groups(name, 0, rows).dense(), dense, rtol=1e-6, atol=1e-7)
+        some = source.groups(name, 3, rows - 5).dense()  # from the middle of a head to the middle of another
+        torch.testing.assert_close(some, dense[3 : rows - 5], rtol=1e-6, atol=1e-7)
+        part = torch.empty(rows - 8, dense.shape[1])
+        source.read(name, part, 3)
+        assert torch.equal(part, dense[3 : rows - 5])
     source.close()

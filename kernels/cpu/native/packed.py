@@ -8,7 +8,9 @@ import torch
 
 from radixrt.kernels.cpu.native.binding import Linear, is_half, library, pointer
 
-GROUP = 32
+GROUP, TILE = 32, 16
+LAYOUT = 1
+"""To be raised whenever `radixrt_pack` lays bytes out differently: files of packed weights name it."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,57 @@ def quantize(weight: torch.Tensor, bits: int) -> Groups:
     return Groups(bits, q.to(torch.uint8).view(weight.shape), scale, shift)
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A weight [outputs, inputs] as the library multiplies it. data: uint8, contiguous, `packed_bytes` long.
+
+    Rows lie in tiles of TILE: what is packed of rows that begin and end at tiles can be put one behind the other.
+    """
+
+    bits: int
+    outputs: int
+    inputs: int
+    data: torch.Tensor
+
+
+def packed_bytes(bits: int, outputs: int, inputs: int) -> int:
+    """Length of `Packed.data`."""
+    return -(-outputs // TILE) * (inputs // GROUP) * (4 * TILE + TILE * GROUP * bits // 8)
+
+
+def pack(groups: Groups, out: torch.Tensor | None = None) -> Packed:
+    """The groups as the library multiplies them, in memory of their own or in `out` (uint8)."""
+    loaded = library()
+    if loaded is None:
+        raise RuntimeError("packed weights need the compiled kernels")
+    outputs, inputs = groups.q.shape
+    length = packed_bytes(groups.bits, outputs, inputs)
+    data = torch.empty(length, dtype=torch.uint8) if out is None else out
+    if data.numel() != length or not data.is_contiguous():
+        raise ValueError(f"out must be {length} contiguous bytes")
+    q, scale, shift = (part.contiguous() for part in (groups.q, groups.scale, groups.shift))
+    loaded.radixrt_pack(
+        groups.bits, outputs, inputs, q.data_ptr(), scale.data_ptr(), shift.data_ptr(), data.data_ptr()
+    )  # fmt: skip
+    return Packed(groups.bits, outputs, inputs, data)
+
+
 class NarrowLinear:
     """x [rows, K] -> float32[rows, N] by the library, for a handful of rows. Holds what it points to."""
 
-    def __init__(self, weight: torch.Tensor | Groups, bias: torch.Tensor | None = None) -> None:
-        """`weight`: bfloat16 [N, K], contiguous, used in place; or groups, which are packed into memory of our own."""
+    def __init__(self, weight: torch.Tensor | Groups | Packed, bias: torch.Tensor | None = None) -> None:
+        """`weight`: bfloat16 [N, K], contiguous, or packed, used in place; or groups, which are packed here."""
         loaded = library()
         if loaded is None:
             raise RuntimeError("packed weights need the compiled kernels")
         self._library = loaded
-        if isinstance(weight, Groups):
-            self.bits, (self.outputs, self.inputs) = weight.bits, weight.q.shape
-            self._data = torch.empty(
-                loaded.radixrt_packed_bytes(self.bits, self.outputs, self.inputs), dtype=torch.uint8
-            )
-            q, scale, shift = (part.contiguous() for part in (weight.q, weight.scale, weight.shift))
-            loaded.radixrt_pack(
-                self.bits, self.outputs, self.inputs, q.data_ptr(), scale.data_ptr(), shift.data_ptr(),
-                self._data.data_ptr(),
-            )  # fmt: skip
-        else:
+        if isinstance(weight, torch.Tensor):
             self.bits, (self.outputs, self.inputs) = 16, weight.shape
             self._data = weight
+        else:
+            packed = pack(weight) if isinstance(weight, Groups) else weight
+            self.bits, self.outputs, self.inputs = packed.bits, packed.outputs, packed.inputs
+            self._data = packed.data
         self._bias = None if bias is None else bias.float()
         self.struct = Linear(
             bits=self.bits,
@@ -76,7 +107,7 @@ class NarrowLinear:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that packing took."""
+        """Bytes of the packed form; 0 for bfloat16, which is used in place."""
         return self._data.numel() if self.bits < 16 else 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
