@@ -4,7 +4,9 @@
 
 Each workload is run as a program (`radixrt.lang`) and as requests of an HTTP client, which sends the whole conversation
 each time, as chat clients do. Both write the same number of tokens (`ignore_eos`), but for json, whose schema ends it.
-The figure is the ratio of the medians of their wall times: below 1 the program is faster.
+The two take turns in changing order, over an empty cache. Ratios are medians over the rounds, of a round's two values:
+below 1 the program takes less. Beside wall time there are the counts that do not depend on who else uses the machine:
+steps of the model, prompt tokens computed, and CPU seconds of all processes.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import psutil
 import uvicorn
 
 import radixrt
@@ -158,26 +162,65 @@ def _served(engine: radixrt.Engine, make: Callable[..., Any]) -> Iterator[str]:
         thread.join()
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Of one run."""
+
+    wall_s: float
+    cpu_s: float
+    """Of this process and the engine's."""
+    steps: int
+    computed: int
+    """Prompt tokens that were not cached."""
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    """CPU seconds of processes so far."""
+    return sum(spent.user + spent.system for spent in (process.cpu_times() for process in processes))
+
+
+def measure(engine: radixrt.Engine, family: list[psutil.Process], run: Callable[[], object]) -> Cost:
+    engine.flush()
+    before, cpu, begun = engine.stats(), _cpu_s(family), time.perf_counter()
+    run()
+    wall = time.perf_counter() - begun
+    cpu, after = _cpu_s(family) - cpu, engine.stats()
+    prompt, cached = (getattr(after, n) - getattr(before, n) for n in ("prompt_tokens", "cached_tokens"))
+    return Cost(wall, cpu, after.steps - before.steps, prompt - cached)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
     pairs = {"six gens": (six, "six"), "agents": (agents, "agents"), "tree of thought": (tree, "tree"),
              "few-shot select": (labels, "labels"), "json": (records, "records")}  # fmt: skip
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--only", action="append", choices=list(pairs), help="a workload; may be given more than once")
+    options = parser.parse_args()
     with radixrt.Engine(options.model, served_model_name="model") as engine, _served(engine, create_app) as url:
-        chat = Chat(url)
-        print(f"{'workload':16} {'program s':>10} {'http s':>8} {'ratio':>6}")
+        chat, me = Chat(url), psutil.Process()
+        family = [me, *me.children(recursive=True)]
+        heads = ("program s", "http s", "ratio", "cpu ratio", "steps", "computed")
+        print(f"{'workload':16}" + "".join(f"{head:>12}" for head in heads))
         for name, (program, other) in pairs.items():
-            times: tuple[list[float], list[float]] = ([], [])
-            for _ in range(options.rounds):
-                for i, run in enumerate((lambda p=program: p.run(backend=engine), getattr(chat, other))):
-                    engine.flush()
-                    begun = time.perf_counter()
-                    run()
-                    times[i].append(time.perf_counter() - begun)
-            here, there = (statistics.median(column) for column in times)
-            print(f"{name:16} {here:10.3f} {there:8.3f} {here / there:6.2f}", flush=True)
+            if options.only and name not in options.only:
+                continue
+            runs = (lambda p=program: p.run(backend=engine), getattr(chat, other))
+            rounds: list[tuple[Cost, Cost]] = []
+            for number in range(options.rounds + 1):
+                costs = {i: measure(engine, family, runs[i]) for i in ((0, 1) if number % 2 else (1, 0))}
+                rounds.append((costs[0], costs[1]))
+            here, there = zip(*rounds[1:], strict=True)  # the first round warms up
+            middle = statistics.median
+            row = (
+                f"{middle(c.wall_s for c in here):.3f}",
+                f"{middle(c.wall_s for c in there):.3f}",
+                f"{middle(a.wall_s / b.wall_s for a, b in rounds[1:]):.2f}",
+                f"{middle(a.cpu_s / b.cpu_s if b.cpu_s else 1.0 for a, b in rounds[1:]):.2f}",
+                f"{middle(c.steps for c in here):g}/{middle(c.steps for c in there):g}",
+                f"{middle(c.computed for c in here):g}/{middle(c.computed for c in there):g}",
+            )
+            print(f"{name:16}" + "".join(f"{field:>12}" for field in row), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ to text to gen by itself; what is appended later follows while earlier ones run.
 what it reads is waited for as ever, so a read is where the queue ends. Each operation is then done here too, in order,
 from the events that came: the branch's context is a mirror of the engine's.
 
-    queue:   AddText  Generate  AddText  Generate | Choose | AddText  Generate
-             fed at once, as one request            done     fed to the same request, with a Start from what stands
-    context: follows, operation by operation        here
+    queue:   AddText  Generate  AddText  Choose | Look | AddText  Generate
+             fed at once, as one request         done   fed to the same request, with a Start from what stands
+    context: follows, operation by operation     here
 
-A select is done here, request by request, and so is what only looks. Forks begin in the engine: a child's request waits
+What only looks is done here. Forks begin in the engine: a child's request waits
 there for its parent's, and shares its path.
 
 Over HTTP a request cannot grow while it runs: there each stretch between two waits is a request of its own.
@@ -28,11 +28,12 @@ from radixrt.errors import Aborted, RadixrtError
 from radixrt.lang.context import Context
 from radixrt.lang.operations import AddText, Choose, CloseTurn, Fork, Generate, OpenTurn, Operation
 from radixrt.lang.pieces import Event
+from radixrt.lang.selecting import chosen
 from radixrt.lang.variables import GenMeta, Value
 from radixrt.messages import ChatMessage
-from radixrt.programs import GenTrack
+from radixrt.program_tracks import GenTrack, SelectTrack
 from radixrt.prompts import token_array
-from radixrt.segments import BeginTurn, EndTurn, Gen, Opened, ProgramItem, Said, Start, Text
+from radixrt.segments import BeginTurn, EndTurn, Gen, Opened, ProgramItem, Said, Select, Start, Text
 from radixrt.segments import Branch as BranchItem
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class ProgramHandle(Protocol):
     def send(self, *, closed: bool = False) -> None: ...
 
     def track(self, index: int) -> GenTrack: ...
+
+    def track_select(self, index: int) -> SelectTrack: ...
 
     async def receive(self) -> object: ...
 
@@ -89,7 +92,7 @@ class Feeder:
         self._items: list[ProgramItem] = []
         """Not sent yet."""
         self._walked: deque[tuple[ProgramHandle, int] | None] = deque()
-        """Operations at the head of the queue that were looked at; of a gen the program that does it, and its index."""
+        """Operations at the head of the queue that were looked at; of a gen or select its program, and its index."""
         self._next = 0
         self._restart = False
         """What stands is not what the engine has: begin with a Start."""
@@ -125,7 +128,7 @@ class Feeder:
         return len(self._walked)
 
     def took(self) -> tuple[ProgramHandle, int] | None:
-        """The head of the queue is to be done now, and `did` must follow. Of a gen that the engine runs, where.
+        """The head of the queue is to be done now, and `did` must follow. Of what the engine runs, where.
 
         Raises what the feeding met.
         """
@@ -160,18 +163,16 @@ class Feeder:
 
     def _walk(self, queue: Sequence[Operation], context: Context | None) -> None:
         for operation in queue:
-            if isinstance(operation, Choose):
-                break
             taken = None
             if isinstance(operation, Fork) and self.grows:
                 self._branch(operation, context)
             elif (item := item_of(operation, self._next)) is not None:
                 self._add(item, context)
-                if isinstance(item, Gen):
+                if isinstance(item, Gen | Select):
                     self._next += 1
                     taken = self._open(), item.index
             self._walked.append(taken)
-        if self._program is not None and any(isinstance(item, Gen | BranchItem) for item in self._items):
+        if self._program is not None and any(isinstance(item, Gen | Select | BranchItem) for item in self._items):
             self._send(self._program)
 
     def _open(self) -> ProgramHandle:
@@ -209,7 +210,7 @@ class Feeder:
 
 
 def item_of(operation: Operation, index: int) -> ProgramItem | None:
-    """The item that an operation is in a program request; `index` is that of a gen. None: it is done here."""
+    """The item that an operation is in a program request; `index` is that of a gen or select. None: done here."""
     match operation:
         case AddText(text=text):
             return Text(text=text)
@@ -219,6 +220,8 @@ def item_of(operation: Operation, index: int) -> ProgramItem | None:
             return EndTurn()
         case Generate(gen=gen):
             return Gen(index=index, sampling=gen.sampling, constraint=gen.constraint, heal=gen.heal is not False)
+        case Choose(select=select):
+            return Select(index=index, options=list(select.choices), method=select.method)
     return None
 
 
@@ -263,8 +266,21 @@ async def take_in(branch: Branch, operation: Generate, program: ProgramHandle, i
     variable.resolve(Value(raw, GenMeta(result.choices, result.usage), gen.codec))
 
 
+async def take_choice(branch: Branch, operation: Choose, program: ProgramHandle, index: int) -> None:
+    """Does a select that the engine runs."""
+    variable = operation.variable
+    track = program.track_select(index)
+    event = Event("selected", variable.name, variable.span, branch.run.seconds())
+    while track.opened is None:
+        await program.receive()
+    mirror(branch.context, track.opened)
+    while track.selection is None:
+        await program.receive()
+    chosen(branch, operation.select, variable, track.selection, event)
+
+
 def mirror(context: Context, opened: Opened) -> None:
-    """The context as the engine's is when a gen begins."""
+    """The context as the engine's is when a gen or a select begins."""
     context.ids[opened.keep :] = opened.ids.tolist()
     told = list(opened.told)
     if opened.anew is not None:

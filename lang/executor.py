@@ -23,12 +23,12 @@ from typing import Any
 
 from radixrt.errors import RadixrtError
 from radixrt.lang.channel import Channel
-from radixrt.lang.compiled import Feeder, gather_more, take_in
+from radixrt.lang.compiled import Feeder, gather_more, take_choice, take_in
 from radixrt.lang.context import Context
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.interpreter import execute
 from radixrt.lang.loop import loop_thread, post
-from radixrt.lang.operations import EndText, Generate, Operation, Reach
+from radixrt.lang.operations import Choose, EndText, Generate, Operation, Reach
 from radixrt.lang.run import Run
 from radixrt.lang.variables import Variable
 from radixrt.results import Pin, Usage
@@ -237,6 +237,8 @@ class Branch:
         try:
             if taken is not None and isinstance(operation, Generate):
                 await take_in(self, operation, *taken)
+            elif taken is not None and isinstance(operation, Choose):
+                await take_choice(self, operation, *taken)
             else:
                 await execute(self, operation)
         finally:

@@ -37,6 +37,7 @@ from radixrt.lang.services import OpenAI
 from radixrt.lang.spans import Span, here
 from radixrt.segments import Gen as GenItem
 from radixrt.segments import ProgramItem
+from radixrt.segments import Select as SelectItem
 
 SHOWN = 60
 """Characters of a constant text that the plan shows."""
@@ -106,20 +107,18 @@ class Plan:
         """Every gen and select that is known, branch by branch."""
         return [o for branch in self.branches for o in branch.planned if isinstance(o, Generate | Choose)]
 
-    def requests(self, branch: int = 0) -> list[list[ProgramItem]]:
-        """What a branch sends, stretch by stretch: each runs in the engine without a question in between.
+    def request(self, branch: int = 0) -> list[ProgramItem]:
+        """The items that a branch sends as one program request, which runs in the engine without a question in between.
 
-        A select ends a stretch, since it is done from here; a read of the body would too, and so ends the plan.
+        A read of the body would wait for it, and so ends the plan.
         """
-        stretches: list[list[ProgramItem]] = [[]]
-        gens = 0
+        items: list[ProgramItem] = []
+        asked = 0
         for operation in self.branches[branch].planned:
-            if isinstance(operation, Choose):
-                stretches.append([])
-            elif (item := item_of(operation, gens)) is not None:
-                stretches[-1].append(item)
-                gens += isinstance(operation, Generate)
-        return [stretch for stretch in stretches if any(isinstance(item, GenItem) for item in stretch)]
+            if (item := item_of(operation, asked)) is not None:
+                items.append(item)
+                asked += isinstance(item, GenItem | SelectItem)
+        return items
 
     def __str__(self) -> str:
         tokens = f", {self.prefix_tokens} tokens" if self.prefix_tokens is not None else ""
@@ -127,7 +126,7 @@ class Plan:
             f"program {self.program}: {len(self.asked)} gens and selects are known, in {len(self.branches)} branches",
             f"constant prefix: {self.prefix_chars} characters{tokens}",
             *self._lines(0, "  "),
-            *self._stretches(),
+            *self._requests(),
         ]
         if self.whole:
             lines.append("the body reads nothing that the model writes: this is all of it")
@@ -136,15 +135,14 @@ class Plan:
             lines.append(f"first read{where}: the body waits there for what it reads; what it does then depends on it")
         return "\n".join(lines)
 
-    def _stretches(self) -> list[str]:
+    def _requests(self) -> list[str]:
         """What runs without a question in between."""
         lines = []
         for i, branch in enumerate(self.branches):
-            sizes = [sum(isinstance(item, GenItem) for item in stretch) for stretch in self.requests(i)]
-            if sizes:
-                gens = " + ".join(map(str, sizes))
+            asked = sum(isinstance(item, GenItem | SelectItem) for item in self.request(i))
+            if asked:
                 label = str(branch.label).rsplit(" > ", 1)[-1] if branch.label else "trunk"
-                lines.append(f"{label}: one program request, gens that follow one another in the engine: {gens}")
+                lines.append(f"{label}: one program request, gens and selects that follow one another in it: {asked}")
         return lines
 
     def _lines(self, index: int, indent: str) -> list[str]:

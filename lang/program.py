@@ -185,7 +185,7 @@ class Function(Body):
 
     def compile(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Plan:
         """The program requests of a run with these arguments, as far as they are known before its first read:
-        `plan.requests()`, and `plan.requests(i)` for branch i. `run` sends the same without being asked (see `explain`,
+        `plan.request()`, and `plan.request(i)` for branch i. `run` sends the same without being asked (see `explain`,
         which is another name for it)."""
         return self.explain(*args, backend=backend, **kwargs)
 

@@ -10,6 +10,7 @@ from radixrt.lang.pieces import Event
 from radixrt.lang.variables import SelectMeta, Value, Variable
 from radixrt.messages import TokensPrompt
 from radixrt.prompts import token_array
+from radixrt.results import Selection
 
 if TYPE_CHECKING:
     from radixrt.lang.executor import Branch
@@ -32,13 +33,18 @@ async def choose(branch: Branch, select: Select, variable: Variable) -> None:
         begins_turn=_begins_turn(context, before),
         **options,
     )
-    branch.count(result.usage)
-    choice = select.choices[result.index]
-    context.ids.extend(result.written)
     context.pending = ""
     context.emit(before)
+    chosen(branch, select, variable, result, event)
+
+
+def chosen(branch: Branch, select: Select, variable: Variable, result: Selection, event: Event) -> None:
+    """The choice stands, and is the variable's value."""
+    context = branch.context
+    branch.count(result.usage)
+    choice = select.choices[result.index]
     context.emit(choice, event)
-    context.append_generated((), choice)
+    context.append_generated(result.written, choice)
     branch.wrote(choice)
     variable.channel.put(choice)
     meta = SelectMeta(

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import Any
 
 from radixrt.errors import EngineDead, InvalidRequest
-from radixrt.programs import GenTrack
-from radixrt.segments import Branched, Gen, Kept, Opened, Part, ProgramEvent, ProgramItem
+from radixrt.program_tracks import GenTrack, SelectTrack, Tracks
+from radixrt.segments import Branched, ProgramEvent, ProgramItem
 
 
 class HttpProgram:
@@ -22,14 +22,15 @@ class HttpProgram:
     def __init__(self, post: Callable[[Sequence[ProgramItem]], AsyncIterator[ProgramEvent]]) -> None:
         self._post = post
         self._items: list[ProgramItem] = []
-        self._gens: dict[int, GenTrack] = {}
+        self._tracks = Tracks()
         self._events: Any = None
 
     def append(self, *items: ProgramItem) -> HttpProgram:
         if self._events is not None:
             raise InvalidRequest("a program request over HTTP cannot grow: begin another one")
+        for item in items:
+            self._tracks.expect(item)
         self._items.extend(items)
-        self._gens.update({item.index: GenTrack(item.sampling.n) for item in items if isinstance(item, Gen)})
         return self
 
     def send(self, *, closed: bool = True) -> None:
@@ -38,7 +39,10 @@ class HttpProgram:
             self._events = self._post(self._items)
 
     def track(self, index: int) -> GenTrack:
-        return self._gens[index]
+        return self._tracks.gens[index]
+
+    def track_select(self, index: int) -> SelectTrack:
+        return self._tracks.selects[index]
 
     async def receive(self) -> ProgramEvent:
         """The next event, which is in `track` too. Raises what the server said, or why it cannot be reached."""
@@ -50,15 +54,10 @@ class HttpProgram:
         except BaseException:
             await self.aclose()
             raise
-        if isinstance(event, Opened):
-            self._gens[event.index].opened = event
-        elif isinstance(event, Part):
-            self._gens[event.index].collector.add(event.delta)
-        elif isinstance(event, Kept):
-            self._gens[event.index].kept = event
-        elif isinstance(event, Branched):
+        if isinstance(event, Branched):
             raise EngineDead("the server told of a branch that nobody asked for")
-        if all(gen.done for gen in self._gens.values()):
+        self._tracks.note(event)
+        if self._tracks.done:
             await self.aclose()
         return event
 

@@ -13,45 +13,25 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from radixrt.collect import Collector
+from radixrt.choosing import check_options
 from radixrt.connection import AsyncInbox, Connection, Inbox, SyncInbox
 from radixrt.errors import Aborted, InvalidRequest, RadixrtError
 from radixrt.messages import Abort, AppendProgram, OpenProgram, ProgramNews
-from radixrt.params import Constraint, SamplingParams
-from radixrt.results import Generation
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
+from radixrt.program_tracks import GenTrack, SelectTrack, Tracks
+from radixrt.results import Generation, Selection
 from radixrt.segments import (
     BeginTurn,
     Branch,
-    Branched,
     EndTurn,
     Gen,
-    Kept,
-    Opened,
-    Part,
     ProgramEvent,
     ProgramItem,
+    Select,
     Text,
 )
-
-
-@dataclass
-class GenTrack:
-    """What has come of one gen."""
-
-    samples: int
-    opened: Opened | None = None
-    kept: Kept | None = None
-    collector: Collector = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.collector = Collector(self.samples)
-
-    @property
-    def done(self) -> bool:
-        return self.collector.done and self.kept is not None
 
 
 class ProgramBase:
@@ -76,7 +56,7 @@ class ProgramBase:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._parent = parent
         self._queued: list[ProgramItem] = []
-        self._gens: dict[int, GenTrack] = {}
+        self._tracks = Tracks()
         self._names: dict[str, int] = {}
         self._opened = self._closed = False
         self._over = False
@@ -110,22 +90,22 @@ class ProgramBase:
         heal: bool = True,
     ) -> Self:
         """Text that the model writes, to be read under `name`."""
-        if name in self._names:
-            raise InvalidRequest(f"the program has a gen called {name!r} already", param="name")
-        index = self._names[name] = len(self._gens)
+        index = self._new(name)
         return self.append(
             Gen(index=index, sampling=sampling_params or SamplingParams(), constraint=constraint, heal=heal)
         )
+
+    def select(self, name: str, options: Sequence[str], *, method: ChoicesMethod = "token_length_normalized") -> Self:
+        """The best of some texts, to be read under `name` (`selection`)."""
+        check_options(options, method)
+        return self.append(Select(index=self._new(name), options=list(options), method=method))
 
     def append(self, *items: ProgramItem) -> Self:
         """Queue items; `send` sends them."""
         if self._closed:
             raise InvalidRequest("nothing can be appended to a program that was closed")
         for item in items:
-            if isinstance(item, Gen):
-                if item.index in self._gens:
-                    raise InvalidRequest(f"the program has a gen of index {item.index} already", param="index")
-                self._gens[item.index] = GenTrack(item.sampling.n)
+            self._tracks.expect(item)
         self._queued.extend(items)
         return self
 
@@ -162,12 +142,15 @@ class ProgramBase:
 
     def track(self, index: int) -> GenTrack:
         """What has come so far of the gen of this index."""
-        return self._gens[index]
+        return self._tracks.gens[index]
+
+    def track_select(self, index: int) -> SelectTrack:
+        return self._tracks.selects[index]
 
     @property
     def finished(self) -> bool:
-        """Every gen so far is done."""
-        return all(gen.done for gen in self._gens.values())
+        """Every gen and select so far is done."""
+        return self._tracks.done
 
     @property
     def over(self) -> bool:
@@ -178,9 +161,17 @@ class ProgramBase:
     def _left_s(self) -> float | None:
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
 
-    def _index(self, name: str) -> int:
-        if name not in self._names:
-            raise InvalidRequest(f"the program has no gen called {name!r}; there are: {', '.join(self._names)}")
+    def _new(self, name: str) -> int:
+        if name in self._names:
+            raise InvalidRequest(f"the program has a gen or a select called {name!r} already", param="name")
+        self._names[name] = len(self._tracks)
+        return self._names[name]
+
+    def _index(self, name: str, kind: Literal["gen", "select"]) -> int:
+        known = self._tracks.gens if kind == "gen" else self._tracks.selects
+        names = [other for other, index in self._names.items() if index in known]
+        if name not in names:
+            raise InvalidRequest(f"the program has no {kind} called {name!r}; there are: {', '.join(names)}")
         return self._names[name]
 
     def _take(self, item: object) -> Sequence[ProgramEvent]:
@@ -194,15 +185,7 @@ class ProgramBase:
         raise self._error
 
     def _note(self, event: ProgramEvent) -> None:
-        if isinstance(event, Branched):
-            return
-        gen = self._gens[event.index]
-        if isinstance(event, Opened):
-            gen.opened = event
-        elif isinstance(event, Part):
-            gen.collector.add(event.delta)
-        else:
-            gen.kept = event
+        self._tracks.note(event)
         if self.over and not self._over:
             self._over = True
             self._connection.forget(self.number)
@@ -226,10 +209,17 @@ class Program(ProgramBase):
 
     def __getitem__(self, name: str) -> Generation:
         """The gen's result; waits for it. Raises the RadixrtError that ended the program."""
-        gen = self._gens[self._index(name)]
+        gen = self._tracks.gens[self._index(name, "gen")]
         while not gen.done:
             self._receive()
         return gen.collector.generation()
+
+    def selection(self, name: str) -> Selection:
+        """What a select chose; waits for it."""
+        select = self._tracks.selects[self._index(name, "select")]
+        while select.selection is None:
+            self._receive()
+        return select.selection
 
     def branch(self, n: int) -> list[Program]:
         """n programs that go on from here, all at once, and share what stands."""
@@ -280,10 +270,17 @@ class AsyncProgram(ProgramBase):
 
     async def get(self, name: str) -> Generation:
         """The gen's result; waits for it. Raises the RadixrtError that ended the program."""
-        return await self.result(self._index(name))
+        return await self.result(self._index(name, "gen"))
+
+    async def selection(self, name: str) -> Selection:
+        """What a select chose; waits for it."""
+        select = self._tracks.selects[self._index(name, "select")]
+        while select.selection is None:
+            await self.receive()
+        return select.selection
 
     async def result(self, index: int) -> Generation:
-        gen = self._gens[index]
+        gen = self._tracks.gens[index]
         while not gen.done:
             await self.receive()
         return gen.collector.generation()

@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from radixrt.params import Constraint, SamplingParams
-from radixrt.results import Delta
+from radixrt.params import ChoicesMethod, Constraint, SamplingParams
+from radixrt.results import Delta, Selection
 
 Array: TypeAlias = np.ndarray
 
@@ -80,29 +80,38 @@ class Gen(Item, frozen=True, kw_only=True):
     """Where free text stands before it, its last token may be written anew (`radixrt.tokenizer.healing`)."""
 
 
+class Select(Item, frozen=True, kw_only=True):
+    """The best of some texts, by one step of the engine (`radixrt.choosing`). `index`: as a Gen's, and of one count."""
+
+    index: int
+    options: list[str]
+    method: ChoicesMethod = "token_length_normalized"
+
+
 class Branch(Item, frozen=True, kw_only=True):
     """The programs of these request ids, which wait for it (`OpenProgram.parent`), begin from what stands here."""
 
     children: list[int]
 
 
-ProgramItem: TypeAlias = Start | Text | BeginTurn | EndTurn | Gen | Branch
+ProgramItem: TypeAlias = Start | Text | BeginTurn | EndTurn | Gen | Select | Branch
 
 
 # --- events: tokenizer -> client ------------------------------------------------------------------------------------
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Base of what a client hears of its program; `index` is the Gen's."""
+    """Base of what a client hears of its program; `index` is the Gen's or the Select's."""
 
     index: int
 
 
 class Opened(Event, frozen=True, kw_only=True):
-    """What stands before a Gen: the program's ids from `keep` on are `ids`.
+    """What stands before a Gen or a Select: the program's ids from `keep` on are `ids`.
 
     `told` is the constant text that was written for it, piece by piece. Where the conversation had to be rendered anew,
-    `anew` is all text up to there, and told[0] what is new of it. The rest is the conversation's state (`Start`).
+    `anew` is all text up to there, and told[0] what is new of it. Of a Select, `ids` end before
+    the text that its options may merge with (see Chosen). The rest is the conversation's state (`Start`).
     """
 
     keep: int
@@ -128,13 +137,19 @@ class Kept(Event, frozen=True, kw_only=True):
     ids: Array  # int32[n]
 
 
+class Chosen(Event, frozen=True, kw_only=True):
+    """A Select is decided: the program's ids go on with `selection.written`, the text before the options included."""
+
+    selection: Selection
+
+
 class Branched(Event, frozen=True, kw_only=True):
     """A Branch was reached (index -1): its children, in this order, go on by themselves."""
 
     children: list[int]
 
 
-ProgramEvent: TypeAlias = Opened | Part | Kept | Branched
+ProgramEvent: TypeAlias = Opened | Part | Kept | Chosen | Branched
 
 
 # --- segments: tokenizer -> scheduler -------------------------------------------------------------------------------

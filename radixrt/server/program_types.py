@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from radixrt.results import Generation
-from radixrt.segments import BeginTurn, EndTurn, Gen, Start, Text
+from radixrt.results import Generation, Selection
+from radixrt.segments import BeginTurn, EndTurn, Gen, Select, Start, Text
 from radixrt.server.native_types import Body
 
-HttpItem: TypeAlias = Start | Text | BeginTurn | EndTurn | Gen
+HttpItem: TypeAlias = Start | Text | BeginTurn | EndTurn | Gen | Select
 
 
 class ProgramRequest(Body, kw_only=True, frozen=True):
@@ -37,7 +37,15 @@ class GenResult(Body, kw_only=True, frozen=True):
     generation: Generation
 
 
+class SelectResult(Body, kw_only=True, frozen=True):
+    """What the Select of this index chose."""
+
+    index: int
+    selection: Selection
+
+
 class ProgramAnswer(Body, kw_only=True, frozen=True):
-    """All gens, in the order of the items."""
+    """All gens and all selects, each in the order of the items."""
 
     gens: list[GenResult]
+    selects: list[SelectResult]

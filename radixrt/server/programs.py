@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from radixrt.errors import InvalidRequest
 from radixrt.programs import AsyncProgram
-from radixrt.segments import MAX_ITEMS, Gen, Part, ProgramEvent
+from radixrt.segments import MAX_ITEMS, Chosen, Gen, Part, ProgramEvent, Select
 from radixrt.server.body import decoder, read_body
 from radixrt.server.metered import charge
 from radixrt.server.native import check_timeout, json_answer
 from radixrt.server.native_types import to_json
-from radixrt.server.program_types import GenResult, ProgramAnswer, ProgramRequest
+from radixrt.server.program_types import GenResult, ProgramAnswer, ProgramRequest, SelectResult
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState
 
@@ -36,10 +36,11 @@ async def programs(request: Request) -> Response:
     if len(body.items) > MAX_ITEMS:
         raise InvalidRequest(f"items may hold at most {MAX_ITEMS} entries", param="items")
     gens = [item.index for item in body.items if isinstance(item, Gen)]
-    if not gens:
-        raise InvalidRequest("a program must hold at least one Gen", param="items")
-    if len(set(gens)) < len(gens):
-        raise InvalidRequest("each Gen needs an index of its own", param="items")
+    selects = [item.index for item in body.items if isinstance(item, Select)]
+    if not gens and not selects:
+        raise InvalidRequest("a program must hold at least one Gen or Select", param="items")
+    if len({*gens, *selects}) < len(gens) + len(selects):
+        raise InvalidRequest("each Gen and each Select needs an index of its own", param="items")
     engine: object = state.engine_for(body.model)
     if not hasattr(engine, "aprogram"):
         raise InvalidRequest("this engine runs no programs", code="unsupported")
@@ -50,7 +51,9 @@ async def programs(request: Request) -> Response:
         async for happened in program:
             _charge(happened)
         results = [GenResult(index=index, generation=program.track(index).collector.generation()) for index in gens]
-    return json_answer(ProgramAnswer(gens=results))
+        found = [(index, program.track_select(index).selection) for index in selects]
+        choices = [SelectResult(index=index, selection=chosen) for index, chosen in found if chosen is not None]
+    return json_answer(ProgramAnswer(gens=results, selects=choices))
 
 
 def _open(engine: _MakesPrograms, body: ProgramRequest) -> AsyncProgram:
@@ -74,6 +77,8 @@ async def _events(engine: _MakesPrograms, body: ProgramRequest) -> AsyncGenerato
 
 
 def _charge(happened: ProgramEvent) -> None:
-    """To the caller, gen by gen: one that is cut off is charged for what was done."""
+    """To the caller, gen by gen and select by select: one that is cut off is charged for what was done."""
     if isinstance(happened, Part) and happened.delta.usage is not None:
         charge(happened.delta.usage)
+    elif isinstance(happened, Chosen):
+        charge(happened.selection.usage)

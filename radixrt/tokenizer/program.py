@@ -6,13 +6,27 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from radixrt.backend import Tokens
 from radixrt.checkpoint import Vocabulary
 from radixrt.conversation import Conversation
+from radixrt.errors import InvalidRequest
 from radixrt.messages import Namespace, Prompt
 from radixrt.results import Usage
-from radixrt.segments import Gen, ProgramEvent, ProgramItem, Segment
+from radixrt.segments import (
+    MAX_CHARS,
+    MAX_ITEMS,
+    Gen,
+    Opened,
+    ProgramEvent,
+    ProgramItem,
+    Segment,
+    Select,
+    Text,
+)
 from radixrt.tokenizer.encode import PromptEncoder
+from radixrt.tokenizer.options import SelectRequest
 from radixrt.tokenizer.sample import Sample
 
 
@@ -68,6 +82,14 @@ class Running:
     """The program went on from it."""
 
 
+@dataclass(frozen=True)
+class Choosing:
+    """A select that the scheduler has."""
+
+    item: Select
+    request: SelectRequest
+
+
 @dataclass
 class Program:
     """One open program of a client."""
@@ -90,16 +112,63 @@ class Program:
     known: bool = False
     """The scheduler has heard of it."""
     running: Running | None = None
+    choosing: Choosing | None = None
     closing: dict[int, Running] = field(default_factory=dict)
     """Gens that are over for the program, whose last counts have not come yet; by request id."""
     ahead: deque[tuple[Gen, Segment]] = field(default_factory=deque)
     """Sent before their turn, in order."""
     numbers: set[int] = field(default_factory=set)
-    """Request ids of its gens that the scheduler has."""
+    """Request ids of its gens and selects that the scheduler has."""
     children: set[int] = field(default_factory=set)
     """Client's ids of programs that wait for this one."""
     events: list[ProgramEvent] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
-        return self.closed and not (self.items or self.running or self.closing or self.waits)
+        return self.closed and not (self.items or self.held or self.closing)
+
+    @property
+    def held(self) -> bool:
+        """What comes next waits for something."""
+        return self.waits or self.running is not None or self.choosing is not None
+
+
+def opened(story: Story, index: int, before: Sequence[int]) -> Opened:
+    """What there is to say of a conversation whose ids were `before`, where something begins."""
+    keep = len(before) if story.anew is None else common(before, story.ids)
+    return Opened(
+        index=index,
+        keep=keep,
+        ids=np.asarray(story.ids[keep:], dtype=np.int32),
+        told=story.told,
+        anew=story.anew,
+        rendered=story.rendered,
+        unclosed=story.unclosed,
+        prompt_adds_text=story.prompt_adds_text,
+        prompted=story.prompted,
+    )
+
+
+def check_items(items: Sequence[ProgramItem], waiting: int) -> None:
+    """InvalidRequest for more than a program may hold."""
+    if len(items) + waiting > MAX_ITEMS:
+        raise InvalidRequest(
+            f"a program may have {MAX_ITEMS} items that wait, not {len(items) + waiting}", param="items"
+        )
+    chars = sum(_chars(item) for item in items)
+    if chars > MAX_CHARS:
+        raise InvalidRequest(f"a message of a program may hold {MAX_CHARS} characters, not {chars}", param="items")
+
+
+def _chars(item: ProgramItem) -> int:
+    if isinstance(item, Select):
+        return sum(map(len, item.options))
+    return len(item.text) if isinstance(item, Text) else 0
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two lists begin with alike."""
+    length = min(len(a), len(b))
+    if list(a[:length]) == list(b[:length]):
+        return length
+    return next(i for i in range(length) if a[i] != b[i])

@@ -29,31 +29,31 @@ from radixrt.messages import (
     OpenProgram,
     ProgramNews,
     RunSegments,
+    SelectScores,
     ToClient,
     TokenDelta,
     ToScheduler,
 )
 from radixrt.segments import (
-    MAX_CHARS,
     MAX_CHILDREN,
-    MAX_ITEMS,
     BeginTurn,
     Branch,
     Branched,
     EndTurn,
     Gen,
     Heal,
-    Opened,
     ProgramItem,
     Segment,
+    Select,
     Start,
     Text,
 )
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.encode import PromptEncoder, all_special
 from radixrt.tokenizer.healing import Healer
-from radixrt.tokenizer.program import LocalTokens, Program, Running, Story
+from radixrt.tokenizer.program import LocalTokens, Program, Running, Story, check_items, common, opened
 from radixrt.tokenizer.program_output import ProgramOutput
+from radixrt.tokenizer.program_select import ProgramSelects
 from radixrt.tokenizer.requests import RequestTable
 from radixrt.tokenizer.sample import Sample
 
@@ -84,6 +84,7 @@ class ProgramTable:
         self._local = LocalTokens(encoder, vocabulary)
         self._healer = Healer(vocabulary)
         self._output = ProgramOutput(vocabulary, self._local, self._healer, send_scheduler, self._forget)
+        self._selects = ProgramSelects(encoder, self._local, requests.next_id, send_scheduler)
         self._adds_space = adds_space(vocabulary)
         self._programs: dict[int, Program] = {}
         self._by_client: dict[tuple[bytes, int], Program] = {}
@@ -106,7 +107,7 @@ class ProgramTable:
             parent = self._by_client.get((peer, message.parent))
             if parent is None:
                 raise Aborted("the program that this one begins from has ended", code="cancelled")
-        _check_items(message.items, 0)
+        check_items(message.items, 0)
         program = Program(
             id=self._requests.next_id(),
             peer=peer,
@@ -131,7 +132,7 @@ class ProgramTable:
         with self._failing(program):
             if program.closed and message.items:
                 raise InvalidRequest("nothing can be appended to a program that was closed")
-            _check_items(message.items, len(program.items))
+            check_items(message.items, len(program.items))
             program.items.extend(message.items)
             program.closed = program.closed or message.closed
         self._go_on(program)
@@ -150,7 +151,7 @@ class ProgramTable:
     # --- from the scheduler ------------------------------------------------------------------------------------------
 
     def of_number(self, number: int) -> Program | None:
-        """The program of a gen's request id."""
+        """The program of a gen's or a select's request id."""
         return self._by_number.get(number)
 
     def tokens(self, program: Program, item: TokenDelta) -> None:
@@ -159,8 +160,17 @@ class ProgramTable:
             self._output.take(program, item)
         self._go_on(program, tell=False)
 
+    def scored(self, program: Program, scores: SelectScores) -> None:
+        """One of its selects can be decided."""
+        choosing = program.choosing
+        self._forget(program, scores.request_id)
+        if choosing is not None and choosing.request.id == scores.request_id:
+            with self._failing(program):
+                self._selects.take(program, choosing, scores)
+            self._go_on(program)
+
     def rejected(self, program: Program, error: RadixrtError) -> None:
-        """One of its gens failed, and so does all that would follow."""
+        """One of its gens or selects failed, and so does all that would follow."""
         self._fail(program, error)
 
     def tell(self, programs: Sequence[Program]) -> None:
@@ -177,7 +187,7 @@ class ProgramTable:
         if program.id not in self._programs:
             return
         with self._failing(program):
-            while program.items and program.running is None and not program.waits:
+            while program.items and not program.held:
                 self._do(program, program.items.popleft())
             self._send_ahead(program)
         if tell:
@@ -205,6 +215,10 @@ class ProgramTable:
                 self._branch(program, children)
             case Gen():
                 self._generate(program, item)
+            case Select():
+                number = self._selects.begin(program, item)
+                program.numbers.add(number)
+                self._by_number[number] = program
 
     def _restart(self, program: Program, start: Start) -> None:
         turn = start.turn
@@ -243,32 +257,18 @@ class ProgramTable:
     def _generate(self, program: Program, gen: Gen) -> None:
         story = program.story
         self._encoder.check_sampling(gen.sampling)
-        before = len(story.ids)
         whole = list(story.ids)
         story.told, story.anew = [], None
         text = at_once(story.flush(self._local))
         if not story.ids:
             raise InvalidRequest("there is no text to go on from, and the model has no BOS token", param="prompt")
-        keep = before if story.anew is None else _common(whole, story.ids)
-        program.events.append(
-            Opened(
-                index=gen.index,
-                keep=keep,
-                ids=_array(story.ids[keep:]),
-                told=story.told,
-                anew=story.anew,
-                rendered=story.rendered,
-                unclosed=story.unclosed,
-                prompt_adds_text=story.prompt_adds_text,
-                prompted=story.prompted,
-            )
-        )
+        program.events.append(opened(story, gen.index, whole))
         if program.ahead and program.ahead[0][0] is gen:
             _, segment = program.ahead.popleft()
             program.sent = list(story.ids)
         else:
             heal = self._healer.heal(self._requests.next_id(), story.ids, text, gen)
-            stands = _common(program.sent, story.ids)
+            stands = common(program.sent, story.ids)
             if heal is not None:
                 stands = min(stands, len(story.ids) - 1)
             segment = self._segment(gen, story.ids[stands:], heal)
@@ -380,31 +380,14 @@ class ProgramTable:
         del self._by_client[program.peer, program.client_id]
         for number in list(program.numbers):
             self._forget(program, number)
+        if program.choosing is not None:
+            self._send_scheduler(Cancel(request_id=program.choosing.request.id))
         if program.known:
             self._send_scheduler(Cancel(request_id=program.id))
         for number in program.children:
             child = self._by_client.get((program.peer, number))
             if child is not None and child.waits:
                 self._fail(child, Aborted("the program that this one begins from has ended", code="cancelled"))
-
-
-def _check_items(items: Sequence[ProgramItem], waiting: int) -> None:
-    """InvalidRequest for more than a program may hold."""
-    if len(items) + waiting > MAX_ITEMS:
-        raise InvalidRequest(
-            f"a program may have {MAX_ITEMS} items that wait, not {len(items) + waiting}", param="items"
-        )
-    chars = sum(len(item.text) for item in items if isinstance(item, Text))
-    if chars > MAX_CHARS:
-        raise InvalidRequest(f"a message of a program may hold {MAX_CHARS} characters, not {chars}", param="items")
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two lists begin with alike."""
-    length = min(len(a), len(b))
-    if list(a[:length]) == list(b[:length]):
-        return length
-    return next(i for i in range(length) if a[i] != b[i])
 
 
 def _array(ids: Sequence[int]) -> np.ndarray:

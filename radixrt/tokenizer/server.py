@@ -271,6 +271,10 @@ class TokenizerServer:
         request.prompt_logprobs = [*(request.prompt_logprobs or ()), *entries]
 
     def _selected(self, scores: SelectScores) -> None:
+        program = self._programs.of_number(scores.request_id)
+        if program is not None:
+            self._programs.scored(program, scores)
+            return
         request = self._requests.get(scores.request_id)
         if not isinstance(request, SelectRequest):
             return  # aborted while this was under way

@@ -12,8 +12,9 @@ import pytest
 from radixrt import Constraint, Engine, SamplingParams
 from radixrt.errors import Aborted, EngineDead, InvalidRequest, RadixrtError
 from radixrt.messages import AppendProgram, ChatMessage, ChatPrompt, OpenProgram, TextPrompt
+from radixrt.params import ChoicesMethod
 from radixrt.programs import Program
-from radixrt.segments import Gen, Text
+from radixrt.segments import Gen, Select, Text
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,53 @@ def test_six_gens_and_seven_texts_are_one_message(tiny: Engine, monkeypatch: pyt
     assert all(len(result.token_ids) == 4 for result in results)
     (message,) = sent
     assert isinstance(message, OpenProgram) and message.closed and len(message.items) == 13
+    assert_idle(tiny)
+
+
+@pytest.mark.parametrize(
+    "method", ["token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
+)
+def test_a_select_is_one_more_item_of_the_request(
+    tiny: Engine, monkeypatch: pytest.MonkeyPatch, method: ChoicesMethod
+) -> None:
+    """Between a gen and a gen, with nothing asked of the client, and chosen and scored as a select by hand."""
+    sent: list[object] = []
+    send = tiny._connection.send
+    monkeypatch.setattr(tiny._connection, "send", lambda message: (sent.append(message), send(message))[1])
+    options = ["yes", " no", " none", "\U0001f642", "ye"]
+    with tiny.program() as program:
+        program.text("One fish").gen("a", greedy(4), heal=False).text(" So: ").select("b", options, method=method)
+        program.text(" then").gen("c", greedy(3), heal=False).send(closed=True)
+        first, chosen, last = program["a"], program.selection("b"), program["c"]
+        with pytest.raises(InvalidRequest, match="no gen called 'b'; there are: a, c"):
+            _ = program["b"]
+    assert [type(message) for message in sent] == [OpenProgram]
+    head = [*ids_of(tiny, "One fish", first=True), *first.token_ids]
+    by_hand = tiny.select(head, options, method=method, text=" So: ")
+    assert (chosen.index, chosen.choice, chosen.written) == (by_hand.index, by_hand.choice, by_hand.written)
+    assert chosen.scores == pytest.approx(by_hand.scores, abs=1e-4) and chosen.token_ids == by_hand.token_ids
+    assert (chosen.unconditional is None) == (by_hand.unconditional is None)
+    rest = tiny.generate([*head, *chosen.written, *ids_of(tiny, " then", first=False)], greedy(3))
+    assert last.token_ids == rest.token_ids
+    assert last.usage.cached_tokens >= len(head)
+    assert_idle(tiny)
+
+
+def test_a_program_that_ends_while_it_selects_leaves_nothing(tiny: Engine) -> None:
+    with tiny.program() as program:
+        program.text("word " * 1500).select("a", ["x", "y"]).send()
+    assert_idle(tiny)
+    with pytest.raises(InvalidRequest, match="options"):
+        tiny.program().text("a").select("a", [])
+    with tiny.program() as program:
+        program.text("word " * 3000).select("a", ["x", "y"])
+        with pytest.raises(InvalidRequest, match="context"):
+            program.selection("a")
+    with tiny.program() as program:
+        program.text("a").append(Select(index=0, options=["x", ""]))
+        program._names["b"] = 0
+        with pytest.raises(InvalidRequest, match="option"):
+            program.selection("b")
     assert_idle(tiny)
 
 

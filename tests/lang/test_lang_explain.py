@@ -51,9 +51,9 @@ def test_the_plan_of_a_program(backend: FakeBackend) -> None:
         "      text 'Title?'",
         "      assistant:",
         f"      gen title ({title}), 3 samples, held to regex",
-        "trunk: one program request, gens that follow one another in the engine: 1",
-        "fork 1 of 2: one program request, gens that follow one another in the engine: 1",
-        "fork 2 of 2: one program request, gens that follow one another in the engine: 1",
+        "trunk: one program request, gens and selects that follow one another in it: 2",
+        "fork 1 of 2: one program request, gens and selects that follow one another in it: 1",
+        "fork 2 of 2: one program request, gens and selects that follow one another in it: 1",
         f"first read at {line_of(triage, 7)}: the body waits there for what it reads; what it does then depends on it",
     ]
 

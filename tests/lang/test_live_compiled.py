@@ -29,7 +29,7 @@ from radixrt.lang import (
     user,
 )
 from radixrt.lang.loop import loop_thread
-from radixrt.messages import AppendProgram, OpenProgram, Submit, Tokenize
+from radixrt.messages import Abort, AppendProgram, OpenProgram, Select, Submit, Tokenize
 
 
 @pytest.fixture(scope="module")
@@ -221,8 +221,29 @@ def test_six_gens_and_seven_texts_are_one_request(tiny: Engine, sent: list[Any])
     assert [type(item).__name__ for item in opened.items] == ["Text", "Gen"] * 6 + ["Text"]
     assert not any(isinstance(message, Tokenize) for message in sent)  # not even one question between two gens
     assert state.meta("g5").usage.cached_tokens > 0
-    assert six.compile(backend=tiny).requests() == [opened.items]
+    assert six.compile(backend=tiny).request() == opened.items
     assert seen(state) == seen(six.run(backend=OneRequestEach(tiny)))
+    assert_idle(tiny)
+
+
+def test_gens_and_selects_without_a_read_are_one_request(tiny: Engine, sent: list[Any]) -> None:
+    hold = threading.Event()
+    loop_thread().loop.call_soon_threadsafe(hold.wait)
+
+    @function
+    def program(s):
+        s += user("Well?") + assistant(select("a", ["Yes", "No"]) + ", " + gen("b", max_tokens=3, temperature=0))
+        s += user("So?") + assistant("It is " + select("c", ["red", "reddish"]) + gen("d", max_tokens=2, temperature=0))
+        hold.set()
+
+    state = program.run(backend=tiny)
+    assert [type(message) for message in sent if not isinstance(message, Abort)] == [OpenProgram]
+    eager = program.run(backend=OneRequestEach(tiny))
+    assert seen(state) == seen(eager) and values(state) == values(eager)
+    assert state.meta("a").scores == pytest.approx(eager.meta("a").scores, abs=1e-4)
+    origins = [(p.text, p.event.origin if p.event else None) for p in state.branch.context.pieces]
+    assert origins == [(p.text, p.event.origin if p.event else None) for p in eager.branch.context.pieces]
+    assert (state["a"], "selected") in [(text.strip(), kind) for text, kind in origins]
     assert_idle(tiny)
 
 
@@ -235,7 +256,8 @@ def test_a_read_is_a_sync_point_and_the_request_goes_on(tiny: Engine, sent: list
 
     program.run(backend=tiny)
     kinds = [type(message) for message in sent]
-    assert kinds.count(OpenProgram) == 1 and kinds.count(AppendProgram) >= 2
+    assert kinds.count(OpenProgram) == 1 and kinds.count(AppendProgram) >= 1
+    assert not any(isinstance(message, Submit | Select) for message in sent)
     assert_idle(tiny)
 
 

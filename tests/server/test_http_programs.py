@@ -78,6 +78,11 @@ def test_one_answer_and_events_tell_the_same(tiny: Engine, url: str) -> None:
     ("body", "words"),
     [
         ({"items": []}, "at least one Gen"),
+        ({"items": [{"type": "Text", "text": "a"}, {"type": "Select", "index": 0, "options": []}]}, "options"),
+        (
+            {"items": [*items("a", {"max_tokens": 1}), {"type": "Select", "index": 0, "options": ["x"]}]},
+            "index of its own",
+        ),
         ({"items": [{"type": "Text", "text": "a"}] * 5000}, "4096"),
         ({"items": items("a", {}, {}) + items("b", {})}, "index of its own"),
         ({"items": [{"type": "Branch", "children": [1]}]}, "Branch"),
@@ -92,6 +97,22 @@ def test_what_cannot_run_is_refused_in_words(tiny: Engine, url: str, body: dict[
     answer = post(url, **body)
     assert answer.status_code in (400, 404), answer.text
     assert words in answer.json()["error"]["message"]
+    assert_idle(tiny)
+
+
+def test_a_select_among_the_items(tiny: Engine, url: str) -> None:
+    program = [
+        *items("One fish", {"max_tokens": 3}, " is "),
+        {"type": "Select", "index": 7, "options": ["red", "blue"]},
+    ]
+    answer = post(url, items=program).json()
+    (chosen,) = answer["selects"]
+    assert chosen["index"] == 7 and chosen["selection"]["choice"] in ("red", "blue")
+    assert len(chosen["selection"]["scores"]) == 2 and len(answer["gens"]) == 1
+    with httpx.stream("POST", f"{url}/v1/programs", json={"items": program, "stream": True}, timeout=60) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    (event,) = [e for e in map(json.loads, lines[:-1]) if e["type"] == "Chosen"]
+    assert event["index"] == 7 and event["selection"]["choice"] == chosen["selection"]["choice"]
     assert_idle(tiny)
 
 
@@ -148,7 +169,7 @@ def test_a_program_over_http_is_a_request_a_stretch(
         assert [b.context.ids for b in state.run.branches] == [b.context.ids for b in eager.run.branches]
         assert state.text() == eager.text()
         assert sum("/v1/programs" in to for to in sent) == (1 if program is six else 5)
-        assert not any("/generate" in to for to in sent)
+        assert not any("/generate" in to or "/select" in to for to in sent)
 
         @function
         def broken(s):
