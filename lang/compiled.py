@@ -221,7 +221,12 @@ def item_of(operation: Operation, index: int) -> ProgramItem | None:
         case Generate(gen=gen):
             return Gen(index=index, sampling=gen.sampling, constraint=gen.constraint, heal=gen.heal is not False)
         case Choose(select=select):
-            return Select(index=index, options=list(select.choices), method=select.method)
+            return Select(
+                index=index,
+                options=list(select.choices),
+                method=select.method,
+                return_cache_report=select.return_cache_report,
+            )
     return None
 
 

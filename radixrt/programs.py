@@ -95,10 +95,18 @@ class ProgramBase:
             Gen(index=index, sampling=sampling_params or SamplingParams(), constraint=constraint, heal=heal)
         )
 
-    def select(self, name: str, options: Sequence[str], *, method: ChoicesMethod = "token_length_normalized") -> Self:
+    def select(
+        self,
+        name: str,
+        options: Sequence[str],
+        *,
+        method: ChoicesMethod = "token_length_normalized",
+        return_cache_report: bool = False,
+    ) -> Self:
         """The best of some texts, to be read under `name` (`selection`)."""
         check_options(options, method)
-        return self.append(Select(index=self._new(name), options=list(options), method=method))
+        index, texts = self._new(name), list(options)
+        return self.append(Select(index=index, options=texts, method=method, return_cache_report=return_cache_report))
 
     def append(self, *items: ProgramItem) -> Self:
         """Queue items; `send` sends them."""

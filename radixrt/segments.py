@@ -86,6 +86,7 @@ class Select(Item, frozen=True, kw_only=True):
     index: int
     options: list[str]
     method: ChoicesMethod = "token_length_normalized"
+    return_cache_report: bool = False
 
 
 class Branch(Item, frozen=True, kw_only=True):

@@ -3,7 +3,9 @@
 {"items": [{"type": "Text", "text": "The capital of France is"},
            {"type": "Gen", "index": 0, "sampling": {"max_tokens": 5}},
            {"type": "Text", "text": ". It lies on the"},
-           {"type": "Gen", "index": 1, "sampling": {"max_tokens": 5}}]}
+           {"type": "Gen", "index": 1, "sampling": {"max_tokens": 5}},
+           {"type": "Text", "text": "\\nIts coast is "},
+           {"type": "Select", "index": 2, "options": ["flat", "rocky"]}]}
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ HttpItem: TypeAlias = Start | Text | BeginTurn | EndTurn | Gen | Select
 
 class ProgramRequest(Body, kw_only=True, frozen=True):
     """POST /v1/programs. Answered by a ProgramAnswer, or with `stream` by events that each hold a ProgramEvent, [DONE]
-    last. Text and gens run one after another in one row of the engine."""
+    last. Texts, gens and selects run one after another inside the engine."""
 
     items: list[HttpItem]
     model: str | None = None

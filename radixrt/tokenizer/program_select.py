@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from radixrt.checkpoint import Vocabulary
 from radixrt.choosing import check_options, selection
 from radixrt.conversation import at_once
 from radixrt.errors import Overloaded
@@ -13,6 +14,7 @@ from radixrt.messages import EnqueueSelect, Selected, SelectScores, TokensPrompt
 from radixrt.messages import Select as SelectMessage
 from radixrt.prompts import token_array
 from radixrt.segments import Chosen, Select
+from radixrt.tokenizer.cache_text import with_text
 from radixrt.tokenizer.encode import PromptEncoder
 from radixrt.tokenizer.options import prepare
 from radixrt.tokenizer.program import Choosing, LocalTokens, Program, opened
@@ -23,11 +25,13 @@ class ProgramSelects:
 
     def __init__(
         self,
+        vocabulary: Vocabulary,
         encoder: PromptEncoder,
         local: LocalTokens,
         next_id: Callable[[], int],
         send_scheduler: Callable[[ToScheduler], bool],
     ) -> None:
+        self._vocabulary = vocabulary
         self._encoder = encoder
         self._local = local
         self._next_id = next_id
@@ -59,6 +63,7 @@ class ProgramSelects:
             base=np.asarray(request.base, dtype=np.int32),
             namespace=program.namespace,
             priority=program.priority,
+            return_cache_report=item.return_cache_report,
         )
         if not self._send_scheduler(enqueue):
             raise Overloaded("the engine does not take requests at the moment: try again later")
@@ -75,7 +80,7 @@ class ProgramSelects:
             logprobs=scores.logprobs,
             unconditional=scores.unconditional,
             written=request.written,
-            usage=scores.usage,
+            usage=with_text(scores.usage, self._vocabulary),
         )
         result = selection(answer, item.options, item.method)
         program.story.append_generated(result.written, item.options[result.index])

@@ -84,7 +84,7 @@ class ProgramTable:
         self._local = LocalTokens(encoder, vocabulary)
         self._healer = Healer(vocabulary)
         self._output = ProgramOutput(vocabulary, self._local, self._healer, send_scheduler, self._forget)
-        self._selects = ProgramSelects(encoder, self._local, requests.next_id, send_scheduler)
+        self._selects = ProgramSelects(vocabulary, encoder, self._local, requests.next_id, send_scheduler)
         self._adds_space = adds_space(vocabulary)
         self._programs: dict[int, Program] = {}
         self._by_client: dict[tuple[bytes, int], Program] = {}
