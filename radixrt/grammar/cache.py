@@ -60,8 +60,8 @@ class Refusals:
             return None
         return ConstraintError(error.message, param=error.param, code=error.code)
 
-    def put(self, constraint: Constraint, error: ConstraintError) -> None:
+    def put(self, constraint: Constraint, error: ConstraintError, keep_s: float | None = None) -> None:
         self._items.pop(constraint, None)
-        self._items[constraint] = (error, self._clock() + self._keep_s)
+        self._items[constraint] = (error, self._clock() + (self._keep_s if keep_s is None else keep_s))
         while len(self._items) > self._max_entries:
             self._items.popitem(last=False)

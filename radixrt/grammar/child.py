@@ -27,11 +27,13 @@ _OUT_OF_MEMORY = (b"memory allocation of", b"MemoryError", b"bad_alloc")
 class WorkerLost(Exception):
     """The worker is gone: killed for the reason that `message` gives, or by itself. Never leaves the room."""
 
-    def __init__(self, message: str, *, by_task: bool = True) -> None:
+    def __init__(self, message: str, *, by_task: bool = True, by_itself: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.by_task = by_task
         """False: it could not even start, which is not the constraint's doing."""
+        self.by_itself = by_itself
+        """It ended without being killed for a limit: by a fault, or because somebody else killed it."""
 
 
 class Child:
@@ -58,7 +60,11 @@ class Child:
         )
         self.pid = self._process.pid
         self._baseline = 0
-        self._send(pack(setup(descriptor)))
+        try:
+            self._send(pack(setup(descriptor)))
+        except WorkerLost:
+            self.close()
+            raise
 
     def ask(self, constraint: Constraint) -> Answer:
         """The worker's answer. Raises WorkerLost after the worker passed a limit, crashed or was killed."""
@@ -73,7 +79,8 @@ class Child:
         try:
             answer = self._answer(START_TIMEOUT_S, watch_memory=False)
         except WorkerLost as lost:
-            raise WorkerLost(f"the compile worker cannot start: {lost.message}", by_task=False) from lost
+            message = f"the compile worker cannot start: {lost.message}"
+            raise WorkerLost(message, by_task=False, by_itself=lost.by_itself) from lost
         if answer.error is not None:
             raise WorkerLost(f"the compile worker cannot start: {answer.error.message}", by_task=False)
         self._ready = True
@@ -108,7 +115,7 @@ class Child:
         try:
             write_all(pipe.fileno(), data)
         except OSError:
-            raise WorkerLost(self._obituary(), by_task=False) from None
+            raise self._lost(by_task=False) from None
 
     def _answer(self, timeout_s: float, *, watch_memory: bool) -> Answer:
         pipe = self._process.stdout
@@ -130,20 +137,22 @@ class Child:
             if select.select([pipe], [], [], min(left, WATCH_S))[0]:
                 data = os.read(pipe.fileno(), 65536)
                 if not data:
-                    raise WorkerLost(self._obituary())
+                    raise self._lost()
                 self._frames.feed(data)
             elif watch_memory and not loading and self._grown > self._limits.compile_memory_bytes:
                 self.kill()
                 raise WorkerLost(memory_message(self._limits.compile_memory_bytes))
         return answer
 
-    def _obituary(self) -> str:
+    def _lost(self, *, by_task: bool = True) -> WorkerLost:
+        """How the worker ended."""
         code = self._process.wait()
         self._errors.seek(0)
         tail = self._errors.read()[-4096:]
         if any(words in tail for words in _OUT_OF_MEMORY):
-            return memory_message(self._limits.compile_memory_bytes)
-        return f"compiling the constraint crashed the compile worker (exit code {code})"
+            return WorkerLost(memory_message(self._limits.compile_memory_bytes), by_task=by_task)
+        message = f"compiling the constraint crashed the compile worker (exit code {code})"
+        return WorkerLost(message, by_task=by_task, by_itself=True)
 
 
 def refusal(lost: WorkerLost, constraint: Constraint) -> ConstraintError:

@@ -36,6 +36,10 @@ from radixrt.params import Constraint
 log = logging.getLogger(__name__)
 
 
+BRIEFLY_S = 1.0
+"""How long a refusal is kept that is not the constraint's doing."""
+
+
 class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the service keeps, and for how long."""
 
@@ -140,7 +144,9 @@ class CompileService:
             self.compile_seconds += outcome.seconds
             if isinstance(outcome.result, ConstraintError):
                 self.refusals += 1
-                self._refused.put(outcome.constraint, outcome.result)
+                # What the constraint has no part in may be well again in a moment.
+                keep_s = BRIEFLY_S if outcome.result.code == "compile_worker_failed" else None
+                self._refused.put(outcome.constraint, outcome.result, keep_s)
             else:
                 self.compiles += 1
                 self.by_backend[outcome.result.backend] += 1
@@ -284,7 +290,7 @@ class _WorkerThread(threading.Thread):
         try:
             self._worker()
             self._shop.backends()
-        except (RadixrtError, OSError) as error:
+        except (RadixrtError, OSError, WorkerLost) as error:
             log.warning("the compile worker cannot start: %s", error)
 
     def _handle(self, constraint: Constraint) -> Outcome:
@@ -292,7 +298,7 @@ class _WorkerThread(threading.Thread):
         result: Grammar | ConstraintError
         size = source_bytes(constraint)
         try:
-            answer = self._worker().ask(constraint)
+            answer = self._ask(constraint)
             size = max(answer.grown_bytes, 16 * size)
             result = self._build(constraint, answer)
         except WorkerLost as lost:
@@ -310,6 +316,18 @@ class _WorkerThread(threading.Thread):
             self._drop_child()
             self._replace_child()
         return Outcome(constraint, result, time.monotonic() - start, size)
+
+    def _ask(self, constraint: Constraint) -> Answer:
+        """The worker's answer; one that ended by itself, or by a stranger's hand, is replaced and asked once more."""
+        try:
+            return self._worker().ask(constraint)
+        except WorkerLost as lost:
+            if not lost.by_itself or self._shop.closing:
+                raise
+            self._shop.lost += 1
+            log.warning("a compile worker was lost, and the constraint is tried again: %s", lost.message)
+            self._drop_child()
+            return self._worker().ask(constraint)
 
     def _build(self, constraint: Constraint, answer: Answer) -> Grammar | ConstraintError:
         if answer.error is not None:
@@ -334,7 +352,7 @@ class _WorkerThread(threading.Thread):
         """Start the next process at once, so that the next constraint does not wait for it."""
         try:
             self._worker()
-        except OSError as error:
+        except (OSError, WorkerLost) as error:  # the next task tries again
             log.warning("the compile worker cannot start: %s", error)
 
     def _drop_child(self) -> None:

@@ -152,16 +152,27 @@ def test_memory_is_limited(vocabulary: Vocabulary, vocab_size: int) -> None:
         service.close()
 
 
-def test_a_killed_worker_is_replaced(service: CompileService) -> None:
+def test_a_killed_worker_is_replaced_and_the_constraint_is_tried_again(service: CompileService) -> None:
     fetch(service, GOOD)
     (pid,) = service.worker_pids()
-    os.kill(pid, 6)
-    answer = fetch(service, Constraint(kind="regex", value="abc"))
-    assert isinstance(answer, ConstraintError)
-    assert answer.code in ("compile_worker_failed", "constraint_too_expensive")
-    assert not isinstance(fetch(service, Constraint(kind="regex", value="abcd")), ConstraintError)
-    assert service.worker_pids() != [pid]
+    os.kill(pid, 9)
+    assert not isinstance(fetch(service, Constraint(kind="regex", value="abc")), ConstraintError)
+    assert service.workers_lost == 1 and pid not in service.worker_pids()
     assert service.request(GOOD) is not None, "what was compiled is not lost"
+
+
+def test_what_is_not_the_constraints_doing_is_soon_forgotten(
+    service: CompileService, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(service, GOOD)
+    other = Constraint(kind="regex", value="abc")
+    with monkeypatch.context() as broken:
+        broken.setattr("radixrt.grammar.child.sys.executable", "/bin/false")
+        os.kill(service.worker_pids()[0], 9)
+        answer = fetch(service, other)
+    assert isinstance(answer, ConstraintError) and answer.code == "compile_worker_failed"
+    clock.now += 1
+    assert not isinstance(fetch(service, other), ConstraintError)
 
 
 def test_a_second_worker_takes_what_the_first_is_too_busy_for(vocabulary: Vocabulary, vocab_size: int) -> None:
