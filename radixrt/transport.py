@@ -67,6 +67,8 @@ class Codec(Generic[In, Out]):
             message: In = self._decoder.decode(frames[0])
         except (msgspec.MsgspecError, ValueError, RadixrtError) as error:  # params check themselves when they are made
             raise DecodeError(str(error)) from error
+        except RecursionError:
+            raise DecodeError("nested too deeply") from None
         finally:
             self._frames = ()
         return message
