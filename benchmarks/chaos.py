@@ -120,7 +120,7 @@ class Chaos:
             except Down as error:
                 if self._explains(began, time.monotonic()):
                     self.report.explained += 1
-                    await asyncio.sleep(0.5)
+                    await asyncio.sleep(1)
                 else:
                     self.report.fault(f"{kind.__name__}: an error without an outage: {error}")
             except TimeoutError:

@@ -264,7 +264,7 @@ async def _begin(load: Load, *, streamed: bool) -> tuple[asyncio.StreamReader, a
     body = json.dumps(_chat(load.prompt(), max_tokens=48, ignore_eos=True, stream=streamed)).encode()
     reader, writer = await asyncio.open_connection(*load.address)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     await writer.drain()
     return reader, writer
 

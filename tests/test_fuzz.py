@@ -108,19 +108,18 @@ def bounded(run: Callable[[], Any], given_bytes: int) -> None:
     assert peak < ROOM + 200 * given_bytes, f"{peak} bytes for {given_bytes}"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_messages(family: str, long: bool) -> None:
-    kinds = typing.get_args(FAMILIES[family])
+@pytest.mark.parametrize(
+    ("family", "kind"), [(name, kind) for name, family in FAMILIES.items() for kind in typing.get_args(family)]
+)
+def test_messages(family: str, kind: type, long: bool) -> None:
     codec: Codec[Any, Any] = Codec(FAMILIES[family])
-    known: set[str] = set()
 
-    @settings(max_examples=2000 if long else 15, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500 if long else 8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
-        made = data.draw(st.one_of(*map(message, kinds)))
+        made = data.draw(message(kind))
         frames = [bytes(frame) for frame in codec.encode(made)]
         assert type(codec.decode(frames)) is type(made)
-        known.add(type(made).__name__)
         at = data.draw(st.integers(0, len(frames) - 1))
         frames[at] = mutated(data.draw, frames[at])
         if data.draw(st.booleans()):
@@ -131,7 +130,6 @@ def test_messages(family: str, long: bool) -> None:
             return
 
     check()
-    assert len(known) > len(kinds) // 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
