@@ -47,9 +47,9 @@ def load_model(
 ) -> Decoder:
     """Read the checkpoint's weights into a model of its architecture, in float32 or bfloat16.
 
-    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`packing.parts`). `packed_file`: called
-    with the form when something is to be packed; where that is kept, None for memory alone. With `group` the model is
-    this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
+    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`packing.parts`). `packed_file`:
+    called with the form when something is to be packed; where that is kept, None for memory alone. With `group` the
+    model is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
 
     Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
     or a weight format is not supported. Tensors that the model does not use are named in a warning.
