@@ -61,6 +61,7 @@ class Job:
     priority: int
     with_ids: bool
     with_usage: bool
+    with_timings: bool = False
     prompt_ids: TokenIds = UNSET
     reading: Reading = PLAIN
     """How the answers are read; known once the job is settled."""
@@ -127,6 +128,7 @@ def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
         priority=body.priority or 0,
         with_ids=bool(body.return_token_ids),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
+        with_timings=bool(body.return_timings),
     )
 
 
@@ -174,7 +176,7 @@ def completion(job: Job, generation: Generation) -> ChatCompletion:
         model=job.model,
         choices=[_choice(job, choice) for choice in generation.choices],
         usage=usage_body(generation.usage),
-        radixrt=details(generation.usage),
+        radixrt=details(generation.usage, [generation.usage] if job.with_timings else ()),
         prompt_token_ids=job.prompt_ids,
         prompt_logprobs=prompt_logprobs(generation.prompt_logprobs or ()) if _scores_prompt(job) else UNSET,
     )
@@ -228,8 +230,9 @@ def _roles(job: Job) -> bytes:
 
 
 def _chunk(job: Job, choice: ChatChunkChoice, first: bool = False, usage: Usage | None = None) -> bytes:
-    """One event; what is said of the constraint goes with the request's last choice."""
-    chunk = ChatChunk(id=job.id, created=job.created, model=job.model, choices=[choice], radixrt=details(usage))
+    """One event; what is said of constraint and time goes with the request's last choice."""
+    said = details(usage, [usage] if usage is not None and job.with_timings else ())
+    chunk = ChatChunk(id=job.id, created=job.created, model=job.model, choices=[choice], radixrt=said)
     if job.with_usage:
         chunk.usage = None
     if first:

@@ -46,6 +46,7 @@ class Job:
     echo: bool
     with_ids: bool
     with_usage: bool
+    with_timings: bool
 
     @property
     def scores_prompt(self) -> bool:
@@ -90,6 +91,7 @@ def plan(body: CompletionRequest, state: ServerState) -> Job:
         echo=bool(body.echo),
         with_ids=bool(body.return_token_ids),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
+        with_timings=bool(body.return_timings),
     )
 
 
@@ -146,7 +148,8 @@ async def whole(engine: ServingEngine, job: Job) -> TextCompletion:
         choices += _choices(job, position, generation, heads[position])
     return TextCompletion(
         id=job.id, created=job.created, model=job.model, choices=choices,
-        usage=usage_body(usage), radixrt=details(usage),
+        usage=usage_body(usage),
+        radixrt=details(usage, [generation.usage for generation in generations] if job.with_timings else ()),
     )  # fmt: skip
 
 
@@ -157,6 +160,7 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
     opened: dict[tuple[int, int], Open] = {}
     scored: dict[int, Sequence[TokenLogprob]] = {}
     held: list[tuple[int, Delta]] = []
+    ended: list[Usage] = []
     streams = [
         open_stream(engine, prompt, job.sampling, job.constraint, job.cache_salt, job.priority)
         for prompt in job.prompts
@@ -165,6 +169,7 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
         async for position, arrived in arrivals:
             if arrived.usage is not None:
                 usage += arrived.usage
+                ended.append(arrived.usage)
             held.append((position, arrived))
             if job.scores_prompt and arrived.index == 0 and position not in scored:
                 scored[position] = _scores(arrived.prompt_logprobs, heads[position])
@@ -175,7 +180,8 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
             data = b""
             for _, delta in ready:
                 choice = opened.setdefault((position, delta.index), Open())
-                data += _piece(job, position, delta, choice, heads[position], scored.get(position))
+                timed = ended if job.with_timings and delta.usage and len(ended) == len(job.prompts) else ()
+                data += _piece(job, position, delta, choice, heads[position], scored.get(position), timed)
             if data:
                 yield data
     if job.with_usage:
@@ -191,8 +197,9 @@ async def _heads(engine: ServingEngine, job: Job) -> list[Tokens | None]:
 
 
 def _piece(
-    job: Job, position: int, delta: Delta, choice: Open, head: Tokens | None, scored: Sequence[TokenLogprob] | None
-) -> bytes:
+    job: Job, position: int, delta: Delta, choice: Open, head: Tokens | None, scored: Sequence[TokenLogprob] | None,
+    timed: Sequence[Usage],
+) -> bytes:  # fmt: skip
     first, last = not choice.begun, delta.finish_reason is not None
     choice.begun = True
     piece = _choice(job, position, delta.index, head if first else None, scored, delta.logprobs, choice, last)
@@ -206,7 +213,7 @@ def _piece(
     if not shown:
         return b""
     chunk = TextCompletion(
-        id=job.id, created=job.created, model=job.model, choices=[piece], radixrt=details(delta.usage)
+        id=job.id, created=job.created, model=job.model, choices=[piece], radixrt=details(delta.usage, timed)
     )  # fmt: skip
     if job.with_usage:
         chunk.usage = None

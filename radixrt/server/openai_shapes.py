@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -111,10 +111,29 @@ class ChatChoice(_Struct, kw_only=True):
     token_ids: TokenIds = UNSET
 
 
-class Details(_Struct, kw_only=True):
-    """What radixrt says of a request beyond the protocol; there only where the request had a constraint or tools."""
+class Timings(_Struct, kw_only=True):
+    """Milliseconds of a request in the engine; of several prompts the longest of each."""
 
-    constraint: ConstraintReport
+    queue_ms: float
+    """From arrival to the first planned step; includes `grammar_ms`."""
+    grammar_ms: float
+    """Until the constraint was compiled."""
+    prefill_ms: float
+    """From the first planned step to the first token."""
+    time_to_first_token_ms: float
+    """From arrival."""
+    generation_ms: float
+    """From the first token to the end."""
+    total_ms: float
+
+
+class Details(_Struct, kw_only=True):
+    """What radixrt says of a request beyond the protocol; each only where the request asks for it."""
+
+    constraint: ConstraintReport | UnsetType = UNSET
+    """Where it had a constraint or tools."""
+    timings: Timings | UnsetType = UNSET
+    """Where return_timings asked for it."""
 
 
 class ChatCompletion(_Struct, kw_only=True):
@@ -193,8 +212,26 @@ def usage_body(usage: Usage) -> UsageBody:
     )
 
 
-def details(usage: Usage | None) -> Details | UnsetType:
-    return Details(constraint=usage.constraint) if usage is not None and usage.constraint is not None else UNSET
+def details(usage: Usage | None, timed: Sequence[Usage] = ()) -> Details | UnsetType:
+    """`timed`: the usage of each prompt where timings are wanted and all are known."""
+    constraint = UNSET if usage is None or usage.constraint is None else usage.constraint
+    if constraint is UNSET and not timed:
+        return UNSET
+    return Details(constraint=constraint, timings=_timings(timed) if timed else UNSET)
+
+
+def _timings(usages: Sequence[Usage]) -> Timings:
+    def longest(of: Callable[[Usage], float]) -> float:
+        return round(1000 * max(of(usage) for usage in usages), 3)
+
+    return Timings(
+        queue_ms=longest(lambda usage: usage.queue_s),
+        grammar_ms=longest(lambda usage: usage.grammar_s),
+        prefill_ms=longest(lambda usage: max(usage.ttft_s - usage.queue_s, 0.0)),
+        time_to_first_token_ms=longest(lambda usage: usage.ttft_s),
+        generation_ms=longest(lambda usage: max(usage.total_s - usage.ttft_s, 0.0)),
+        total_ms=longest(lambda usage: usage.total_s),
+    )
 
 
 def finish(reason: FinishReason) -> Finish:

@@ -103,6 +103,7 @@ class CommonRequest(_Struct, kw_only=True):
     priority: int | None = None
     cache_salt: str | None = None
     return_cache_report: bool | None = None
+    return_timings: bool | None = None
 
     # Constraints; one at a time.
     response_format: ResponseFormat | None = None

@@ -15,7 +15,7 @@ from radixrt.cli import app
 from radixrt.cli.options import FLAGS
 from radixrt.config import EngineConfig
 
-COMMANDS = ("demo", "serve", "chat", "run", "pull", "models", "top")
+COMMANDS = ("demo", "serve", "chat", "run", "pull", "models", "top", "cache")
 WITH_ENGINE = ("demo", "serve", "chat", "run")
 OWN_FILES = ("model", "grammar", "namespace_weights")
 """Fields whose flags are not in the table."""

@@ -213,7 +213,10 @@ class FakeBackend:
             scores = tuple(entry(b, params.prompt_logprobs, first=i == 0) for i, b in enumerate(ids))
         decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in outputs]
         tokens = sum(len(output) for output, _, _ in outputs)
-        usage = Usage(prompt_tokens=len(ids), cached_tokens=cached, completion_tokens=tokens, constraint=self.report)
+        usage = Usage(
+            prompt_tokens=len(ids), cached_tokens=cached, completion_tokens=tokens, constraint=self.report,
+            queue_s=0.002, grammar_s=0.001, ttft_s=0.012, total_s=0.05,
+        )  # fmt: skip
         for step in range(max(len(output) for output, _, _ in outputs) + 1):
             await asyncio.sleep(0)
             if step == 3:
