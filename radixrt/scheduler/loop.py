@@ -112,8 +112,8 @@ class SchedulerProcess:
             self._advance()
             self._scheduler.cache.keep_free()
             if self._events is not None:
-                self._events.answer()
                 self._events.flush()
+                self._events.answer()  # with all that has happened by now
             checked = self._paced.tick()
 
     def _start(self) -> None:

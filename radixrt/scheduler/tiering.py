@@ -318,7 +318,9 @@ class Tiering:
         if not job.void:
             skip, end = job.cached - job.start, job.node
             if loaded > skip:
+                planned, cache.tree.epoch = cache.tree.epoch, cache.settled  # these tokens wait for no step
                 end, known = cache.tree.extend(job.node, job.tokens[skip:loaded], job.slots[skip:loaded])
+                cache.tree.epoch = planned
                 cache.tree.touch(end)
                 spare = job.slots[: skip + known] + job.slots[loaded:]
                 gained = loaded - skip - known

@@ -51,6 +51,12 @@ def test_what_was_evicted_comes_back_instead_of_being_computed():
     assert 0 < again.restored_tokens <= whole
     assert rig.tiering.counts.hits == rig.tiering.counts.prefetches == 1
     assert rig.tiering.counts.stored >= rig.tiering.counts.restored == again.restored_tokens
+    found = rig.scheduler.cache.hit_tokens
+    assert (found["tree"], found["in_flight"], found["tier"]) == (
+        whole - again.restored_tokens,
+        0,
+        again.restored_tokens,
+    )
     idle(rig)
 
 
