@@ -12,6 +12,8 @@ from radixrt.limits import Limits
 LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16"]
 Weights = Literal["auto", "bf16", "int8", "int4"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Attention = Literal["auto", "triton", "torch"]
 Eviction = Literal["lru", "lfu", "slru", "priority", "cost"]
 
 
@@ -26,7 +28,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     """A file that holds a Jinja template, instead of the model's own."""
     dtype: DType = "auto"
-    """auto: bfloat16 where the CPU multiplies it natively, else float32."""
+    """auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32."""
+    device: DeviceName = "auto"
+    """auto: a GPU where torch finds one, else the CPU."""
+    attention: Attention = "auto"
+    """Which kernels compute: auto: the device's own; torch: plain torch, the reference; triton: Triton's, on a GPU."""
     weights: Weights = "auto"
     """In which form a bfloat16 model's matrices are multiplied. auto: as the file is quantized (Q4_0, Q4_1 and Q8_0
     exactly), else bf16. int8 and int4 need a C++ compiler."""
@@ -178,6 +184,8 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     """As in EngineConfig: ids that this tokenizer does not know are never sampled."""
     dtype: str
+    device: DeviceName = "auto"
+    attention: Attention = "auto"
     weights: Weights = "auto"
     threads: int
     tp: int = 1

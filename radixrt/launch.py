@@ -116,6 +116,8 @@ class Trio:
                 tp=config.tp,
                 tokenizer=config.tokenizer,
                 dtype=config.dtype,
+                device=config.device,
+                attention=config.attention,
                 weights=config.weights,
                 threads=self.threads,
                 context_length=config.context_length,

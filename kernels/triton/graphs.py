@@ -8,6 +8,14 @@ import torch
 from radixrt.kernels.triton.plan import FIELDS, AttentionPlan, Host
 
 
+def plan_sizes(*, tokens: int, slots: int, items: dict[int, int], parts: int) -> dict[str, int]:
+    """int32 numbers of each array of `PlanBuffers`, in order."""
+    return {
+        "index": slots, "positions": tokens, "merged": tokens, "merge_starts": tokens + 1, "merge_parts": parts,
+        **{f"items {height}": count * FIELDS for height, count in items.items()},
+    }  # fmt: skip
+
+
 class PlanBuffers:
     """Room for the plans of steps of `tokens` new tokens; `plan` is what a graph captures `attend` with.
 
@@ -23,22 +31,18 @@ class PlanBuffers:
         items: dict[int, int],
         parts: int,
         device: torch.device,
+        flat: torch.Tensor | None = None,
     ) -> None:
-        """`slots`: of the index, all contexts together; `items`: tile height -> how many; `parts`: partial results."""
-        self._sizes = {
-            "index": slots, "positions": tokens, "merged": tokens, "merge_starts": tokens + 1, "merge_parts": parts,
-            **{f"items {height}": count * FIELDS for height, count in items.items()},
-        }  # fmt: skip
-        total = sum(self._sizes.values())
-        self._staged = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._flat = torch.zeros(total, dtype=torch.int32, device=device)
-        host = dict(zip(self._sizes, self._staged.split(list(self._sizes.values())), strict=True))
-        self._host: dict[str, np.ndarray] = {name: part.numpy() for name, part in host.items()}
+        """`slots`: of the index, all contexts together; `items`: tile height -> how many; `parts`: partial results.
+        `flat`: int32[size] on the device to use as the room, whoever owns it uploads what `write` made."""
+        self._sizes = plan_sizes(tokens=tokens, slots=slots, items=items, parts=parts)
+        self.size = sum(self._sizes.values())
+        self._staged = torch.zeros(self.size if flat is None else 0, dtype=torch.int32, pin_memory=_pins(device))
+        self._flat = torch.zeros(self.size, dtype=torch.int32, device=device) if flat is None else flat
         own = dict(zip(self._sizes, self._flat.split(list(self._sizes.values())), strict=True))
-        self._heights = sorted(items)
         self.plan = AttentionPlan(
             index=own["index"],
-            items={height: own[f"items {height}"].view(-1, FIELDS) for height in self._heights},
+            items={height: own[f"items {height}"].view(-1, FIELDS) for height in sorted(items)},
             positions=own["positions"],
             ancestors=None,
             parts=parts,
@@ -56,19 +60,25 @@ class PlanBuffers:
             and all(name in self._sizes and array.size <= self._sizes[name] for name, array in arrays.items())
         )
 
+    def write(self, plan: Host, into: np.ndarray) -> None:
+        """Lay a plan out as the room has it, in `into` int32[size]. ValueError where it does not fit."""
+        if not self.fits(plan):
+            raise ValueError("the step's plan is larger than the graph's buffers: run it without the graph")
+        into[:] = 0
+        edges = np.cumsum([0, *self._sizes.values()])
+        at = dict(zip(self._sizes, edges.tolist(), strict=False))
+        for name, array in self._arrays(plan).items():
+            into[at[name] : at[name] + array.size] = array.reshape(-1)
+        first = at["merge_starts"] + len(plan.merged)
+        into[first : at["merge_starts"] + self._sizes["merge_starts"]] = len(plan.merge_parts)
+
     def load(self, plan: Host) -> None:
         """Copy a plan over the last one, in the current stream, without waiting: one upload from pinned memory.
 
         The caller must not load again before that upload is done (two `PlanBuffers` in turn, or an event). ValueError
         where it does not fit.
         """
-        if not self.fits(plan):
-            raise ValueError("the step's plan is larger than the graph's buffers: run it without the graph")
-        for array in self._host.values():
-            array[:] = 0
-        for name, array in self._arrays(plan).items():
-            self._host[name][: array.size] = array.reshape(-1)
-        self._host["merge_starts"][len(plan.merged) :] = len(plan.merge_parts)
+        self.write(plan, self._staged.numpy())
         self._flat.copy_(self._staged, non_blocking=True)
 
     def _arrays(self, plan: Host) -> dict[str, np.ndarray]:
@@ -77,3 +87,7 @@ class PlanBuffers:
             "index": plan.index, "positions": plan.positions, "merged": plan.merged,
             "merge_starts": plan.merge_starts, "merge_parts": plan.merge_parts, **items,
         }  # fmt: skip
+
+
+def _pins(device: torch.device) -> bool:
+    return device.type == "cuda"

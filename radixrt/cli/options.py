@@ -54,7 +54,14 @@ FLAGS: dict[str, Any] = {
     ),
     "dtype": typer.Option(
         "--dtype",
-        help="Number format of weights and cache; auto: bfloat16 where the CPU multiplies it natively, else float32.",
+        help="Number format of weights and cache; auto: bfloat16 where GPU or CPU multiply it natively, else float32.",
+        rich_help_panel=ENGINE,
+    ),
+    "device": typer.Option("--device", help="auto: a GPU where torch finds one, else the CPU.", rich_help_panel=ENGINE),
+    "attention": typer.Option(
+        "--attention",
+        "--attention-backend",
+        help="Kernels: auto: the device's own; torch: plain torch; triton: Triton's, for GPUs.",
         rich_help_panel=ENGINE,
     ),
     "weights": typer.Option(

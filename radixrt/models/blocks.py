@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from radixrt import kernels
 from radixrt.checkpoint import ModelConfig
-from radixrt.kernels import AttentionLayout
+from radixrt.kernels import AttentionLayout, Kernels
 from radixrt.kernels.cpu.native.packed import NarrowLinear
 from radixrt.models.narrow import Narrow
 from radixrt.models.parallel import Group, Part, embed_part
@@ -108,13 +108,19 @@ class Layer:
         """x [T, hidden], normed -> [T, hidden]; kv [2, kv_heads, slots, head_dim] of this layer is written."""
         ops, heads = self.kernels, self.heads
         qkv = self.qkv(x).view(len(x), -1, self.width)
-        qk, v = qkv[:, : heads + self.kv_heads], qkv[:, heads + self.kv_heads :]
-        if self.q_norm is not None and self.k_norm is not None:
-            q = ops.rms_norm(qk[:, :heads], self.q_norm, self.eps)
-            qk = torch.cat([q, ops.rms_norm(qk[:, heads:], self.k_norm, self.eps)], dim=1)
-        qk = ops.rope(qk, cos, sin)
-        q, k = qk[:, :heads], qk[:, heads:]
-        ops.write_kv(k, v, kv[0], kv[1], slots)
+        fused = getattr(ops, "rope_write", None)
+        if fused is not None:
+            q, k, v = fused(
+                qkv, cos, sin, kv[0], kv[1], slots, q_norm=self.q_norm, k_norm=self.k_norm, eps=self.eps
+            )  # fmt: skip
+        else:
+            qk, v = qkv[:, : heads + self.kv_heads], qkv[:, heads + self.kv_heads :]
+            if self.q_norm is not None and self.k_norm is not None:
+                q = ops.rms_norm(qk[:, :heads], self.q_norm, self.eps)
+                qk = torch.cat([q, ops.rms_norm(qk[:, heads:], self.k_norm, self.eps)], dim=1)
+            qk = ops.rope(qk, cos, sin)
+            q, k = qk[:, :heads], qk[:, heads:]
+            ops.write_kv(k, v, kv[0], kv[1], slots)
         out = ops.tree_attention(q, k, v, kv[0], kv[1], layout, self.width**-0.5, self.window)
         out = self.output(out.view(len(x), -1))
         return out if self.group is None else self.group.sum(out)
@@ -149,6 +155,12 @@ class Decoder:
         """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""
         self.part: Part | None = None
         self.group: Group | None = None
+
+    def use(self, ops: Kernels) -> None:
+        """Compute with these operations from now on, and not by the compiled path."""
+        self.narrow, self.kernels = None, ops
+        for layer in self.layers:
+            layer.kernels = ops
 
     def join(self, part: Part, group: Group) -> None:
         """From now on this model is `part` of one that `group` holds together; its config is `part.config(whole)`.

@@ -7,6 +7,7 @@ occurs twice in one call.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,17 +17,20 @@ STRONG = 1e6
 BAN_AT = -100.0
 """A bias of this or less means "never" (OpenAI): with temperature 100, -100 alone would still be drawn."""
 
+Numbers: TypeAlias = np.ndarray | torch.Tensor
+"""An array, or a tensor that is on the logits' device already."""
+
 
 @dataclass(frozen=True)
 class Penalized:
     """Tokens that penalties speak of; arrays of one length."""
 
-    rows: np.ndarray  # int64
-    ids: np.ndarray  # int64
-    counts: np.ndarray  # float32: how often it was generated; 0: it is in the prompt alone
-    repetition: np.ndarray  # float32
-    presence: np.ndarray  # float32
-    frequency: np.ndarray  # float32
+    rows: Numbers  # int64
+    ids: Numbers  # int64
+    counts: Numbers  # float32: how often it was generated; 0: it is in the prompt alone
+    repetition: Numbers  # float32
+    presence: Numbers  # float32
+    frequency: Numbers  # float32
 
 
 def bounded_bias(bias: np.ndarray) -> np.ndarray:
@@ -37,10 +41,10 @@ def bounded_bias(bias: np.ndarray) -> np.ndarray:
     return np.where(bias <= BAN_AT, -STRONG, np.clip(bias, -STRONG, STRONG)).astype(np.float32)
 
 
-def add_bias(logits: torch.Tensor, rows: np.ndarray, ids: np.ndarray, bias: np.ndarray) -> None:
+def add_bias(logits: torch.Tensor, rows: Numbers, ids: Numbers, bias: Numbers) -> None:
     """Add `bias` (float32[n], see `bounded_bias`)."""
     at = _index(logits, rows, ids)
-    logits[at] += torch.from_numpy(bias).to(logits.device)
+    logits[at] += torch.as_tensor(bias).to(logits.device)
 
 
 def penalize(logits: torch.Tensor, which: Penalized) -> None:
@@ -52,14 +56,14 @@ def penalize(logits: torch.Tensor, which: Penalized) -> None:
     at = _index(logits, which.rows, which.ids)
     values = logits[at]
     counts, repetition, presence, frequency = (
-        torch.from_numpy(array).to(logits.device)
+        torch.as_tensor(array).to(logits.device)
         for array in (which.counts, which.repetition, which.presence, which.frequency)
     )
     values = torch.where(values > 0, values / repetition, values * repetition)
     logits[at] = values - frequency * counts - presence * (counts > 0)
 
 
-def forbid(logits: torch.Tensor, rows: np.ndarray, ids: np.ndarray) -> None:
+def forbid(logits: torch.Tensor, rows: Numbers, ids: Numbers) -> None:
     """Make tokens impossible; here an entry may occur twice."""
     logits[_index(logits, rows, ids)] = -torch.inf
 
@@ -88,8 +92,8 @@ def apply_bitmask(logits: torch.Tensor, rows: np.ndarray, bitmask: np.ndarray) -
         logits[row, covered:] = -torch.inf
 
 
-def _index(logits: torch.Tensor, rows: np.ndarray, ids: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(rows).to(logits.device), torch.from_numpy(ids).to(logits.device)
+def _index(logits: torch.Tensor, rows: Numbers, ids: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.as_tensor(rows).to(logits.device), torch.as_tensor(ids).to(logits.device)
 
 
 def _byte_table() -> np.ndarray:

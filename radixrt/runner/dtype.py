@@ -33,10 +33,12 @@ def native_bf16(cpuinfo: Path = CPUINFO) -> bool:
     return False
 
 
-def choose_dtype(name: str, cpuinfo: Path = CPUINFO) -> torch.dtype:
+def choose_dtype(name: str, cpuinfo: Path = CPUINFO, device: torch.device | None = None) -> torch.dtype:
     """The torch type for `RunnerConfig.dtype`. Raises StartupError for a name that is not offered."""
     match name:
         case "auto":
+            if device is not None and device.type == "cuda":
+                return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
             return torch.bfloat16 if native_bf16(cpuinfo) else torch.float32
         case "float32":
             return torch.float32

@@ -19,6 +19,7 @@ from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
 from radixrt.models import CausalLM, load_model
 from radixrt.models.blocks import Decoder
+from radixrt.runner.backend import ahead_stepper, choose_device, choose_kernels
 from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
@@ -66,20 +67,20 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         tokens = min(tokens, ranks.gather())
         ranks.tell(Begin(kv_tokens=tokens))
         part.group.join(rendezvous(config))
-    kv = allocate_pool(shape, tokens)
+    kv = allocate_pool(shape, tokens, part.model.device)
     model: CausalLM = part.model
     if ranks is not None and part.group is not None:
         model = RankedModel(part.model, facts, part.group, ranks.tell)
     tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
     worker = TierWorker(tier, kv) if tier is not None else None
-    stepper = Stepper(
-        model,
-        kv,
-        vocab_size=facts.vocab_size,
-        vocabulary=known or facts.vocab_size,
-        context_length=part.context_length,
-        draft=None if part.draft is None else part.draft.beside(tokens),
-    )
+    sizes = {
+        "vocab_size": facts.vocab_size, "vocabulary": known or facts.vocab_size,
+        "context_length": part.context_length,
+    }  # fmt: skip
+    if model.device.type == "cuda":
+        stepper: Stepper = ahead_stepper(model, part.model, kv, **sizes)
+    else:
+        stepper = Stepper(model, kv, **sizes, draft=None if part.draft is None else part.draft.beside(tokens))
     progress("warming up", 1.0)
     warm_up(stepper)
     ready = RunnerReady(
@@ -102,17 +103,23 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
     torch.set_num_interop_threads(1)
     progress("opening the model", 0.0)
     checkpoint = open_checkpoint(Path(config.model_path)) if checkpoint is None else checkpoint
-    dtype, device = choose_dtype(config.dtype), torch.device("cpu")
+    device = choose_device(config.device, config.rank)
+    dtype = choose_dtype(config.dtype, device=device)
     group = DistributedGroup(config.rank, config.tp, device) if config.tp > 1 else None
+    ops = choose_kernels(config.attention, device)
+    if ops is not None and config.weights in ("int8", "int4"):
+        raise StartupError(f"weights={config.weights} goes with --attention auto", param="attention")
     model = load_model(
         checkpoint,
         dtype=dtype,
         device=device,
-        weights=config.weights,
+        weights="bf16" if ops is not None and dtype == torch.bfloat16 else config.weights,  # kernels read dense ones
         progress=progress,
         group=group,
         packed_file=partial(packed_file, checkpoint),
     )
+    if ops is not None:
+        model.use(ops)
     facts = model.config
     shape = PoolShape.of(facts, dtype)
     context_length = config.context_length or facts.context_length
@@ -120,12 +127,17 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
         raise StartupError(
             f"the model's context is {facts.context_length} tokens: --context-length cannot be {context_length}"
         )
-    draft, share = None, 1 / config.tp  # the ranks share the machine's memory
+    # Ranks on CPUs share the machine's memory; each has a GPU of its own.
+    draft, share = None, 1.0 if device.type == "cuda" else 1 / config.tp
+    if config.draft_path is not None and device.type != "cpu":
+        raise StartupError("a draft model runs beside a model on a CPU: leave out --draft-model", param="draft_model")
     if config.draft_path is not None and config.rank == 0:
         draft = load_draft(config, checkpoint, dtype, progress)
         share *= shape.token_bytes / (shape.token_bytes + draft.shape.token_bytes)
-    free = int(free_memory() * share)
-    tokens = pool_tokens(shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free)
+    free = int(free_memory(device) * share)
+    tokens = pool_tokens(
+        shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free, own=device.type == "cuda"
+    )  # fmt: skip
     return Part(checkpoint, model, shape, context_length, tokens, group, draft)
 
 

@@ -6,9 +6,11 @@ import logging
 
 import torch
 
-from radixrt.messages import RunnerReady, StepFailed, StepPlan, TierWork
-from radixrt.runner.inbox import Inbox, MasksMissing
-from radixrt.runner.rows import PlanError
+from radixrt.messages import RunnerReady, StepPlan, TierWork
+from radixrt.runner.ahead import AheadStepper
+from radixrt.runner.ahead_loop import AheadLoop
+from radixrt.runner.failure import fail
+from radixrt.runner.inbox import Inbox
 from radixrt.runner.step import Stepper
 from radixrt.runner.tier import TierWorker
 
@@ -18,6 +20,10 @@ log = logging.getLogger(__name__)
 def serve(inbox: Inbox, stepper: Stepper, ready: RunnerReady, tier: TierWorker | None = None) -> None:
     """Answer every Connect with `ready`, and every plan, in order, with StepResult or StepFailed."""
     with torch.inference_mode():
+        if isinstance(stepper, AheadStepper):
+            ahead = AheadLoop(inbox, stepper, ready, tier)
+            while True:
+                ahead.turn()
         while True:
             turn(inbox, stepper, ready, tier)
 
@@ -50,17 +56,7 @@ def _run(inbox: Inbox, stepper: Stepper, plan: StepPlan) -> bool:
     try:
         inbox.send(stepper.run(plan, lambda: inbox.masks(plan.step)))
     except Exception as error:
-        # Whatever a step raises is that step's failure and nobody else's.
         log.exception("step %d failed", plan.step)
-        inbox.send(StepFailed(step=plan.step, message=_describe(error)))
+        fail(inbox, plan, error)
         return False
     return True
-
-
-def _describe(error: Exception) -> str:
-    """What a stranger may read: our own words, or the kind of error alone."""
-    if isinstance(error, PlanError | MasksMissing):
-        return f"the step could not be run: {error}"
-    if isinstance(error, MemoryError) or "alloc" in str(error):
-        return "the step could not be run: not enough memory"
-    return f"the step failed inside the model runner ({type(error).__name__}); its log has the details"

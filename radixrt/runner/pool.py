@@ -12,6 +12,7 @@ from radixrt.checkpoint import ModelConfig
 from radixrt.errors import StartupError
 from radixrt.runner import cgroup
 
+CPU = torch.device("cpu")
 MEMORY_SHARE = 0.4
 """Of the memory that is free once the model is loaded: what the pool takes at most when no size is asked for. The
 machine is shared: with the other processes, with the step's activations, and with whatever else the user runs."""
@@ -21,6 +22,8 @@ AT_LEAST_TOKENS = 65_536
 """... but that many tokens are fine in any case, so that models of short context can still batch."""
 LARGEST_SHARE = 0.9
 """Of free memory: what a pool of a size that was asked for may take."""
+DEVICE_SHARE = 0.88
+"""Of a GPU's free memory: the pool's when no size is asked for. The rest is for activations and recorded steps."""
 SMALLEST_TOKENS = 64
 """Below this nothing useful runs."""
 
@@ -44,15 +47,22 @@ class PoolShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
-def free_memory() -> int:
-    """Bytes that this process may still take: the machine's free memory, or less where a control group limits it."""
+def free_memory(device: torch.device = CPU) -> int:
+    """Bytes that this process may still take: a GPU's free memory, or the machine's, or less where a control group
+    limits it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading left over counts as free
+        return int(torch.cuda.mem_get_info(device)[0])
     free = int(psutil.virtual_memory().available)
     left = cgroup.memory_left()
     return free if left is None else min(free, left)
 
 
-def pool_tokens(shape: PoolShape, *, wanted: int | None, context_length: int, free_bytes: int) -> int:
-    """Slots of the pool: `wanted` (--kv-tokens) where given, else from `free_bytes`.
+def pool_tokens(
+    shape: PoolShape, *, wanted: int | None, context_length: int, free_bytes: int, own: bool = False
+) -> int:
+    """Slots of the pool: `wanted` (--kv-tokens) where given, else from `free_bytes`. `own`: of memory that is there for
+    nothing else, a GPU's.
 
     Raises StartupError, with the numbers, when the pool would not fit.
     """
@@ -67,22 +77,27 @@ def pool_tokens(shape: PoolShape, *, wanted: int | None, context_length: int, fr
                 param="kv_tokens",
             )
         return wanted
-    fits = int(free_bytes * MEMORY_SHARE) // shape.token_bytes
+    share = DEVICE_SHARE if own else MEMORY_SHARE
+    fits = int(free_bytes * share) // shape.token_bytes
     if fits < SMALLEST_TOKENS:
         raise StartupError(
             f"there is no room for the KV pool: one token takes {shape.token_bytes:,} bytes and {_size(free_bytes)} "
-            f"are free, of which the pool may take {MEMORY_SHARE:.0%}; free some memory or choose a smaller model"
+            f"are free, of which the pool may take {share:.0%}; free some memory or choose a smaller model"
         )
-    return min(fits, max(CONTEXTS * context_length, AT_LEAST_TOKENS))
+    return fits if own else min(fits, max(CONTEXTS * context_length, AT_LEAST_TOKENS))
 
 
-def allocate_pool(shape: PoolShape, tokens: int) -> torch.Tensor:
-    """[layers, 2, kv_heads, tokens, head_dim] in CPU memory, zeros. Pages are taken from the system when first written.
+def allocate_pool(shape: PoolShape, tokens: int, device: torch.device = CPU) -> torch.Tensor:
+    """[layers, 2, kv_heads, tokens, head_dim], zeros; on a GPU with one slot more, which nobody owns (padding writes
+    there). In CPU memory pages are taken from the system when first written.
 
     The memory comes from an anonymous mapping and not from torch.zeros, which would touch every page now, nor from
     torch.empty, whose contents may be NaN: an implementation of attention that multiplies a masked slot by zero must
     get zero.
     """
+    if device.type != "cpu":
+        size = (shape.layers, 2, shape.kv_heads, tokens + 1, shape.head_dim)
+        return torch.zeros(size, dtype=shape.dtype, device=device)
     memory = mmap.mmap(-1, tokens * shape.token_bytes)
     flat = torch.frombuffer(memory, dtype=shape.dtype)
     return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.head_dim)

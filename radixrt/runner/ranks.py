@@ -174,7 +174,7 @@ def follow(config: RunnerConfig) -> int:
             link.wait(None)
             for _, message in link.receive():
                 if isinstance(message, Begin):
-                    follower.kv = allocate_pool(part.shape, message.kv_tokens)
+                    follower.kv = allocate_pool(part.shape, message.kv_tokens, part.model.device)
                     part.group.join(rendezvous(config))
                 else:
                     follower.take(message)

@@ -68,6 +68,8 @@ class Rows:
         self.last = torch.zeros(capacity, dtype=torch.int64, device=device)
         """int64[capacity]: the token each row sampled last, where `state` is SAMPLED."""
         self.is_open = np.zeros(capacity, bool)
+        self.opened = np.zeros(capacity, np.int64)
+        """Changes whenever a row of this id is opened or closed."""
         self.state = np.zeros(capacity, np.uint8)
         self.logprobs = np.full(capacity, -1, np.int64)
         self._ruled = np.zeros(capacity, bool)
@@ -82,6 +84,7 @@ class Rows:
 
     def clear(self) -> None:
         """Forget every row."""
+        self.opened += self.is_open
         self.is_open[:] = False
         self._ruled[:] = False
         self._rules.clear()
@@ -89,6 +92,7 @@ class Rows:
     def close(self, row: int) -> None:
         """Forget a row; one that is not known is none the worse for it."""
         if 0 <= row < self._capacity:
+            self.opened[row] += int(self.is_open[row])
             self.is_open[row] = False
             self._ruled[row] = False
             self._rules.pop(row, None)
@@ -103,6 +107,7 @@ class Rows:
         self._grow(row + 1)
         self.close(row)
         self.is_open[row] = True
+        self.opened[row] += 1
         self.state[row] = FRESH
         self.logprobs[row] = min(opened.logprobs, self._vocab_size)
         self._temperature[row] = opened.temperature
@@ -172,16 +177,40 @@ class Rows:
         last = slice(None) if standing is None else standing.last(counts)
         self.last[torch.from_numpy(rows[last]).to(self.last.device)] = tokens[last]
         self.state[rows[last]] = np.where(on_host[last] < 0, LOST, SAMPLED)
-        for i in np.flatnonzero(self._ruled[rows] & (on_host >= 0) & counts).tolist():
-            seen = self._rules[int(rows[i])].counts
-            if seen is not None:
-                seen.add(int(on_host[i]))
+        self._count(rows, on_host, counts)
         return on_host
 
-    def lose(self, rows: np.ndarray) -> None:
-        """The tokens that open `rows` (of any ids) should have sampled do not exist."""
+    def settled(
+        self, rows: np.ndarray, tokens: np.ndarray, standing: Standing | None, sure: np.ndarray, current: np.ndarray
+    ) -> np.ndarray:
+        """`sampled` for tokens (int32[K]) of which `last` has those of `sure` lines already, and for `current` lines.
+
+        The state of sure lines' rows is SAMPLED since their step began; what began since then is not undone. Returns
+        the lines, int64[n], whose tokens are yet to be put into `last`: of guessed lines those that count.
+        """
+        counts = current.copy() if standing is None else standing.counting(tokens) & current
+        self.state[rows[sure & current & (tokens < 0)]] = LOST
+        lines = _NOTHING
+        if standing is not None:
+            lines = standing.last(counts)
+            lines = lines[~sure[lines]]
+            self.state[rows[lines]] = np.where(tokens[lines] < 0, LOST, SAMPLED)
+        self._count(rows, tokens, counts)
+        return lines
+
+    def _count(self, rows: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> None:
+        """Penalties look at these tokens from now on, of lines that count."""
+        for i in np.flatnonzero(self._ruled[rows] & (tokens >= 0) & counts).tolist():
+            seen = self._rules[int(rows[i])].counts
+            if seen is not None:
+                seen.add(int(tokens[i]))
+
+    def lose(self, rows: np.ndarray) -> np.ndarray:
+        """The tokens that open `rows` (of any ids) should have sampled do not exist. Returns those that are open."""
         known = rows[(rows >= 0) & (rows < self._capacity)]
-        self.state[known[self.is_open[known]]] = LOST
+        lost: np.ndarray = known[self.is_open[known]].astype(np.int64)
+        self.state[lost] = LOST
+        return lost
 
     def _rules_of(self, opened: RowOpen) -> Rules | None:
         penalizes = (
@@ -220,7 +249,18 @@ class Rows:
             return
         room = 1 << (least - 1).bit_length()
         more = room - self._capacity
-        for name in ("is_open", "state", "logprobs", "_ruled", "_temperature", "_top_k", "_top_p", "_min_p", "_seed"):
+        for name in (
+            "is_open",
+            "opened",
+            "state",
+            "logprobs",
+            "_ruled",
+            "_temperature",
+            "_top_k",
+            "_top_p",
+            "_min_p",
+            "_seed",
+        ):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros(more, array.dtype)]))
         self.last = torch.cat([self.last, self.last.new_zeros(more)])

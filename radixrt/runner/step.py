@@ -72,7 +72,8 @@ class Stepper:
             return self._run(plan, masks)
         except BaseException:
             if plan.rows.shape == plan.sample.shape:
-                self.rows.lose(plan.rows[plan.sample != 0])
+                lost = self.rows.lose(plan.rows[plan.sample != 0])
+                self.rows.last[torch.from_numpy(lost).to(self.rows.last.device)] = -1
             raise
 
     def restores(self, slots: np.ndarray) -> None:
@@ -97,9 +98,9 @@ class Stepper:
         layout = lay_out(plan, self.rows, self.limits)
         attention = AttentionLayout.from_plan(plan, self._model.device)
         hidden = self._forward(plan, layout, attention)
-        scores = logprobs.scores(self._model.logits, hidden, [_wanted(layout, spec) for spec in plan.scores])
+        scores = logprobs.scores(self._model.logits, hidden, [wanted(layout, spec) for spec in plan.scores])
         if not layout.sampled.size:
-            return _answer(plan, scores=scores, forward_s=perf_counter() - started)
+            return answer(plan, scores=scores, forward_s=perf_counter() - started)
 
         logits = self._model.logits(hidden[torch.from_numpy(layout.at).to(hidden.device)])
         forwarded = perf_counter()
@@ -128,7 +129,7 @@ class Stepper:
         if own is not None:
             picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
             chosen[wants] = own.gather(1, picked[:, None])[:, 0].cpu().numpy()
-        return _answer(
+        return answer(
             plan,
             tokens=on_host,
             logprobs=chosen,
@@ -205,12 +206,12 @@ class Stepper:
         adjust.forbid_from(logits, self._vocabulary)
 
 
-def _wanted(layout: Layout, spec: ScoreSpec) -> logprobs.Wanted:
+def wanted(layout: Layout, spec: ScoreSpec) -> logprobs.Wanted:
     at = np.arange(len(spec.targets)) if spec.at is None else spec.at.astype(np.int64)
     return logprobs.Wanted(layout.starts_of(spec.row_index) + spec.first + at, spec.targets.astype(np.int64), spec.top)
 
 
-def _answer(
+def answer(
     plan: StepPlan,
     *,
     tokens: np.ndarray | None = None,

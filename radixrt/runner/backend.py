@@ -1,0 +1,82 @@
+"""From what was asked for to what computes: the device, the kernels, and the stepper that fits both."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from radixrt import kernels
+from radixrt.errors import StartupError
+from radixrt.kernels import Kernels
+from radixrt.models import CausalLM
+from radixrt.models.blocks import Decoder
+from radixrt.runner.ahead import AheadStepper
+from radixrt.runner.cells import Planner
+from radixrt.runner.device import CudaDevice
+from radixrt.runner.draws import draw_plain, draw_triton
+
+
+def choose_device(name: str, rank: int) -> torch.device:
+    """auto: a GPU where torch finds one; of several, each rank its own. StartupError where there is none to have."""
+    match name:
+        case "cpu":
+            return torch.device("cpu")
+        case "auto" | "cuda":
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if name == "auto" and not count:
+                return torch.device("cpu")
+            if not count:
+                raise StartupError("torch finds no GPU here: choose --device cpu", param="device")
+            if rank >= count:
+                raise StartupError(f"rank {rank} has no GPU: torch finds {count}, a rank needs one each", param="tp")
+            return torch.device("cuda", rank)
+        case _:
+            raise StartupError(f"device must be auto, cpu or cuda, but is {name!r}", param="device")
+
+
+def choose_kernels(name: str, device: torch.device) -> Kernels | None:
+    """The operations for --attention; None: those the device gets by itself. StartupError where they cannot run."""
+    match name:
+        case "auto":
+            return None
+        case "torch":
+            return kernels.select(device, reference=True)
+        case "triton":
+            interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+            if device.type == "cpu" and not interpreted:
+                raise StartupError("Triton's kernels need a GPU: choose --attention auto or torch", param="attention")
+            if find_spec("triton") is None:
+                raise StartupError("triton is not installed: pip install 'radixrt[gpu]'", param="attention")
+            from radixrt.kernels import triton
+
+            return triton
+        case _:
+            raise StartupError(f"attention must be auto, triton or torch, but is {name!r}", param="attention")
+
+
+def uses_triton(model: Decoder) -> bool:
+    return getattr(model.kernels, "make_plan", None) is not None
+
+
+def ahead_stepper(
+    model: CausalLM, part: Decoder, kv: torch.Tensor, *, vocab_size: int, vocabulary: int, context_length: int
+) -> AheadStepper:
+    """A stepper for a GPU. `part`: what of `model` is here, `model` itself but for a model over several ranks.
+
+    Recorded steps are for a whole model: the ranks would have to agree on each one that is recorded.
+    """
+    tuned = uses_triton(part)
+    whole = part.group is None
+    planner = Planner(part.config, part.layers[0].window, part.device) if tuned and whole else None
+    return AheadStepper(
+        CudaDevice(part.device),
+        model,
+        kv,
+        vocab_size=vocab_size,
+        vocabulary=vocabulary,
+        context_length=context_length,
+        drawer=draw_triton if tuned else draw_plain,
+        planner=planner,
+    )
