@@ -14,6 +14,7 @@ DType = Literal["auto", "float32", "bfloat16"]
 Weights = Literal["auto", "bf16", "int8", "int4"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Attention = Literal["auto", "triton", "torch"]
+LoadFormat = Literal["auto", "dummy"]
 Eviction = Literal["lru", "lfu", "slru", "priority", "cost"]
 
 
@@ -29,6 +30,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A file that holds a Jinja template, instead of the model's own."""
     dtype: DType = "auto"
     """auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32."""
+    load_format: LoadFormat = "auto"
+    """dummy: random weights, made on the device; `model` is then a directory with config.json, or llama-3-8b, qwen3-8b
+    (`radixrt.checkpoint.shapes`)."""
     device: DeviceName = "auto"
     """auto: a GPU where torch finds one, else the CPU."""
     attention: Attention = "auto"
@@ -184,6 +188,7 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     """As in EngineConfig: ids that this tokenizer does not know are never sampled."""
     dtype: str
+    load_format: LoadFormat = "auto"
     device: DeviceName = "auto"
     attention: Attention = "auto"
     weights: Weights = "auto"

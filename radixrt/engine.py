@@ -88,7 +88,7 @@ class Engine:
         if unknown:
             known = ", ".join(sorted(EngineConfig.__struct_fields__))
             raise StartupError(f"unknown engine option {', '.join(sorted(unknown))}; there are: {known}")
-        from radixrt.checkpoint import resolve
+        from radixrt.checkpoint import dummy_directory, resolve
 
         self._tenant: str | None = None
         self._on_progress = on_progress
@@ -98,7 +98,10 @@ class Engine:
         self.started_at = time.monotonic()
         progress = self._fetching if on_progress else None
         draft_sources(self.config)  # before anything is fetched or started
-        path = resolve(self.config.model, progress=progress)
+        if self.config.load_format == "dummy":
+            path = dummy_directory(self.config.model)
+        else:
+            path = resolve(self.config.model, progress=progress)
         draft = resolve(self.config.draft_model, progress=progress) if self.config.draft_model is not None else None
         self._trio = Trio(self.config, path, self._process_died, draft)
         self._connection = Connection(self._trio.client_address, self._status)

@@ -116,6 +116,7 @@ class Trio:
                 tp=config.tp,
                 tokenizer=config.tokenizer,
                 dtype=config.dtype,
+                load_format=config.load_format,
                 device=config.device,
                 attention=config.attention,
                 weights=config.weights,

@@ -2,6 +2,7 @@
 
 from radixrt.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from radixrt.checkpoint.config import ARCHITECTURES, ModelConfig, RopeScaling
+from radixrt.checkpoint.dummy import dummy_directory
 from radixrt.checkpoint.gguf_file import GgufFile, GgufTensor, read_gguf
 from radixrt.checkpoint.home import home
 from radixrt.checkpoint.registry import ModelEntry, list_models
@@ -17,6 +18,7 @@ __all__ = [
     "ModelEntry",
     "RopeScaling",
     "Vocabulary",
+    "dummy_directory",
     "home",
     "list_models",
     "open_checkpoint",

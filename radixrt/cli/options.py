@@ -52,6 +52,12 @@ FLAGS: dict[str, Any] = {
         rich_help_panel=MODEL,
         show_default="the model's own",
     ),
+    "load_format": typer.Option(
+        "--load-format",
+        help="dummy: random weights in the shape of MODEL, a directory with config.json, llama-3-8b or qwen3-8b: to "
+        "measure speed.",
+        rich_help_panel=MODEL,
+    ),
     "dtype": typer.Option(
         "--dtype",
         help="Number format of weights and cache; auto: bfloat16 where GPU or CPU multiply it natively, else float32.",

@@ -17,8 +17,9 @@ from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
-from radixrt.models import CausalLM, load_model
+from radixrt.models import CausalLM, load_model, narrow
 from radixrt.models.blocks import Decoder
+from radixrt.models.dummy import dummy_model
 from radixrt.runner.backend import ahead_stepper, choose_device, choose_kernels
 from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
@@ -109,15 +110,27 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
     ops = choose_kernels(config.attention, device)
     if ops is not None and config.weights in ("int8", "int4"):
         raise StartupError(f"weights={config.weights} goes with --attention auto", param="attention")
-    model = load_model(
-        checkpoint,
-        dtype=dtype,
-        device=device,
-        weights="bf16" if ops is not None and dtype == torch.bfloat16 else config.weights,  # kernels read dense ones
-        progress=progress,
-        group=group,
-        packed_file=partial(packed_file, checkpoint),
-    )
+    if config.load_format == "dummy":
+        if config.weights in ("int8", "int4"):
+            raise StartupError(
+                f"weights={config.weights} needs weights: leave out --load-format dummy", param="weights"
+            )
+        progress("making random weights", 0.0)
+        model = dummy_model(checkpoint.config, dtype=dtype, device=device, group=group)
+        if narrow.usable(model, "auto"):
+            model.narrow = narrow.make(model, {})
+    else:
+        model = load_model(
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            weights="bf16"
+            if ops is not None and dtype == torch.bfloat16
+            else config.weights,  # kernels read dense ones
+            progress=progress,
+            group=group,
+            packed_file=partial(packed_file, checkpoint),
+        )
     if ops is not None:
         model.use(ops)
     facts = model.config
