@@ -12,7 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from compare import median, ratio
 from measure import Record, median_summary, percentile, summarise
+from servers import Target
 from workloads import AGENT_WORDS, PERSON_SCHEMA, SHARED_WORDS, is_person, prose
 
 
@@ -85,3 +87,20 @@ def test_the_check_of_an_answer_agrees_with_jsonschema(change: dict[str, object]
 def test_text_that_is_not_json_is_no_answer() -> None:
     assert not is_person('{"name": "Ada"')
     assert not is_person("[]")
+
+
+def test_a_server_is_a_url_or_a_command_with_a_port() -> None:
+    assert Target.of("vllm=http://127.0.0.1:8011/v1/").url == "http://127.0.0.1:8011"
+    assert Target.of('a=serve "my model" --port {port}').command == ["serve", "my model", "--port", "{port}"]
+    for wrong in ("http://127.0.0.1:1", "a=", "a=serve --port 80"):
+        with pytest.raises(SystemExit):
+            Target.of(wrong)
+
+
+def test_ratios_are_to_the_better_peer() -> None:
+    assert ratio([30.0, 10.0, 15.0], less_is_better=False) == 2
+    assert ratio([10.0, 40.0, 20.0], less_is_better=True) == 2
+    assert ratio([30.0, math.nan, 10.0], less_is_better=False) == 3
+    assert math.isnan(ratio([30.0, math.nan], less_is_better=False))
+    assert math.isnan(ratio([math.nan, 1.0], less_is_better=False))
+    assert median([1.0, 5.0, 2.0]) == 2 and math.isnan(median([1.0, math.nan]))

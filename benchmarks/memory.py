@@ -1,0 +1,99 @@
+"""Resident memory of a server's processes: after start, after many requests, and at its peak.
+
+    python benchmarks/memory.py [MODEL] [--requests 10000] [--option=--weights=int8]
+
+The requests are short and unrelated, 32 at once, so that cache, tables and logs turn over; what grows with them shows.
+Linux: it reads /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+from measure import Server
+from servers import Target, radixrt
+from workloads import prose
+
+READINGS = 10
+FLAT = 1.05
+"""Growth between the middle and the end of the run that counts as flat."""
+MIB = 2**20
+
+
+def resident(target: Target) -> dict[str, dict[str, float]]:
+    """MiB of each process, by its module: resident now, of that private and of files, and the peak."""
+    if target.process is None:
+        raise SystemExit("the server has ended")
+    parent = psutil.Process(target.process.pid)
+    found = {}
+    for process in [parent, *parent.children(recursive=True)]:
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        name = next((part for part in process.cmdline() if part.startswith("radixrt.")), "server")
+        sizes = {key: int(lines[key].split()[0]) / 1024 for key in ("VmRSS", "RssAnon", "RssFile", "VmHWM")}
+        found[name] = sizes
+    return found
+
+
+def total(reading: dict[str, dict[str, float]]) -> float:
+    return sum(sizes["VmRSS"] for sizes in reading.values())
+
+
+async def load(target: Target, requests: int) -> list[dict[str, dict[str, float]]]:
+    """Readings at equal distances through the requests."""
+    server = Server(target.url, None, None, ignore_eos=True, timeout_s=300)
+    await server.open()
+    rng, gate = random.Random(0), asyncio.Semaphore(32)
+    failed = 0
+
+    async def one(prompt: str) -> None:
+        nonlocal failed
+        async with gate:
+            record = await server.complete(prompt, max_tokens=8)
+            failed += record.error is not None
+
+    readings = []
+    for number in range(READINGS):
+        count = requests * (number + 1) // READINGS - requests * number // READINGS
+        await asyncio.gather(*(one(prose(rng, 30)) for _ in range(count)))
+        readings.append(resident(target))
+        print(f"{requests * (number + 1) // READINGS:>8} requests {total(readings[-1]):>9.1f} MiB", flush=True)
+    await server.close()
+    if failed:
+        raise SystemExit(f"{failed} requests failed")
+    return readings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--option", action="append", default=[], help="of `radixrt serve`, repeatable")
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    options = parser.parse_args()
+    target = radixrt(options.model, *options.option)
+    try:
+        target.start()
+        begun = resident(target)
+        for name, sizes in begun.items():
+            print(f"{name:<24}" + "".join(f"{key} {size:>8.1f}   " for key, size in sizes.items()))
+        print(f"{'after start':<17} {total(begun):>9.1f} MiB", flush=True)
+        readings = asyncio.run(load(target, options.requests))
+    finally:
+        target.stop()
+    growth = total(readings[-1]) / total(readings[len(readings) // 2 - 1])
+    print(f"from the middle of the run to its end: {growth:.3f} times ({'flat' if growth <= FLAT else 'NOT flat'})")
+    if options.json:
+        report: dict[str, Any] = {"requests": options.requests, "start": begun, "readings": readings, "growth": growth}
+        options.json.write_text(json.dumps(report))
+    return 0 if growth <= FLAT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Servers that a benchmark starts, or finds running."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+READY_S = 600.0
+
+
+@dataclass
+class Target:
+    """A server by its URL, or a command that starts one (`{port}` in it is where)."""
+
+    name: str
+    url: str = ""
+    command: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    log: Path | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def of(spec: str) -> Target:
+        """`name=http://host:port`, or `name=command with {port}`."""
+        name, equals, what = spec.partition("=")
+        if not (name and equals and what):
+            raise SystemExit(f"{spec!r} is neither name=URL nor name=COMMAND")
+        if what.startswith(("http://", "https://")):
+            return Target(name, url=what.rstrip("/").removesuffix("/v1"))
+        if "{port}" not in what:
+            raise SystemExit(f"the command of {name} has no {{port}}")
+        return Target(name, command=shlex.split(what))
+
+    def start(self) -> float:
+        """Start it; the seconds until it has answered a request for one token."""
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = Path(tempfile.gettempdir()) / f"benchmark-{self.name}-{port}.log"
+        began = time.perf_counter()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [part.replace("{port}", str(port)) for part in self.command],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | self.environment,
+            )  # fmt: skip
+        while not self._answers():
+            if self.process.poll() is not None or time.perf_counter() - began > READY_S:
+                self.stop()
+                raise SystemExit(f"{self.name} did not start: see {self.log}")
+            time.sleep(0.02)
+        return time.perf_counter() - began
+
+    def _answers(self) -> bool:
+        try:
+            models = httpx.get(f"{self.url}/v1/models", timeout=5)
+            if models.status_code != 200:
+                return False
+            body = {"model": models.json()["data"][0]["id"], "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+            return httpx.post(f"{self.url}/v1/completions", json=body, timeout=120).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stop(self) -> None:
+        """End a server that was started here; one that was found running is left alone."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+
+def radixrt(model: str, *options: str, home: Path | None = None, name: str = "radixrt") -> Target:
+    """radixrt as this Python has it; `home`: where it keeps compiled kernels and packed weights."""
+    command = [sys.executable, "-m", "radixrt", "serve", model, "--port", "{port}", *options]
+    return Target(name, command=command, environment={} if home is None else {"RADIXRT_HOME": str(home)})
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
