@@ -93,11 +93,12 @@ class Quotes:
         found = sorted((text, token) for token, text in enumerate(tables.bytes) if b'"' in text)
         self.texts = [text for text, _ in found]
         self.tokens = [token for _, token in found]
-        several = np.zeros(words(tables.width) * 32, dtype=np.uint8)
-        for token, text in enumerate(tables.bytes):
-            several[token] = text.count(b'"') > 1
-        self.several = pack(several)
-        """Tokens of more than one quotation mark: a key may begin and end within."""
+        counts = np.zeros(words(tables.width) * 32, dtype=np.uint8)
+        counts[self.tokens] = [min(text.count(b'"'), 3) for text in self.texts]
+        self.two = pack((counts >= 2).astype(np.uint8))
+        """Tokens that can hold a key whole where no string is open: two quotation marks or more."""
+        self.three = pack((counts >= 3).astype(np.uint8))
+        """Tokens that can do so inside a string: its end, and both of the key."""
 
     def beginning(self, text: bytes) -> Sequence[int]:
         """Tokens that begin with a text in which a quotation mark is."""
@@ -129,7 +130,7 @@ class UniqueKeys:
         if here.key is not None and keys:
             for rest in here.rests(keys):
                 _clear(mask, self._quotes.beginning(rest + b'"'))
-        for token in _ids(mask & self._quotes.several):
+        for token in _ids(mask & (self._quotes.three if here.quoted else self._quotes.two)):
             if here.after(self._tables.bytes[token]) is None:
                 _clear(mask, (token,))
 

@@ -181,7 +181,7 @@ def test_what_a_constraint_forces_is_guessed_and_changes_nothing(kv_tokens: int)
         idle(rig)
         steps[most] = rig.scheduler.stats.steps
         drafter = rig.scheduler.drafter
-        assert (sum(drafter.accepted.values()) > 20) == (most > 0)
+        assert (sum(drafter.accepted.values()) > 10) == (most > 0)
         assert sum(drafter.proposed.values()) >= sum(drafter.accepted.values())
     assert steps[8] < steps[0]
 

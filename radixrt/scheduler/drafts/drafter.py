@@ -64,21 +64,21 @@ class Drafter:
             return False
         if any(row.drafting for row in rows):
             return True
-        if not self._wide(len(rows)):
-            price = self.cost.price(len(rows))
-            return sum(self._gain(row, price) for row in rows) > AHEAD * len(rows)
-        return any(row.matcher is not None for row in rows) and "forced" in self.proposed
+        price, wide = self.cost.price(len(rows)), self._wide(len(rows))
+        return sum(self._gain(row, price, wide) for row in rows) > AHEAD * len(rows)
 
     def _wide(self, rows: int) -> bool:
         """The step has too many rows for guesses; what is forced is guessed in any step, for it holds."""
         most = self.limits.max_draft_rows
         return rows > most if most is not None else self.cost.price(rows) > 0.95
 
-    def _gain(self, row: Row, price: float) -> float:
+    def _gain(self, row: Row, price: float, wide: bool) -> float:
         """Tokens that the row's next guess is expected to save, less what verifying it costs."""
         if not row.pending:
             return 0.0  # what it can guess it can guess now
         for source in self._sources(row):
+            if wide and source.name != "forced":
+                continue
             odds, most = source.expect(row)
             length = best_length(odds, price, min(most, self.limits.max_drafts))
             if length:

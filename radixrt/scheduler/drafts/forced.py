@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from radixrt.errors import RadixrtError
 from radixrt.scheduler.drafts.guess import NOTHING, Guess
 from radixrt.scheduler.drafts.rates import Acceptance
 from radixrt.scheduler.requests import Row
@@ -31,8 +34,15 @@ class ForcedSource:
         return Guess(self.name, forced, self._acceptance.odds(row)) if forced else NOTHING
 
     def expect(self, row: Row) -> tuple[float, int]:
-        # What is forced next is known only behind the token under way, and saves more than planning ahead does.
-        return (self._acceptance.odds(row), 4) if row.matcher is not None else (0.0, 0)
+        """What is forced behind the token under way: certain where that token is forced itself, and else unknown.
+
+        Nobody waits for the unknown: what begins behind a token of choice is guessed one step later.
+        """
+        if row.matcher is None or row.pending != 1:
+            return 0.0, 0
+        with suppress(RadixrtError):  # a constraint that gave up: the row's next mask says so
+            return self._acceptance.odds(row), max(len(row.matcher.forced()) - 1, 0)
+        return 0.0, 0
 
     def verified(self, row: Row, proposed: int, accepted: int) -> None:
         self._acceptance.add(row, accepted, accepted + (accepted < proposed))
