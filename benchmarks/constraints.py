@@ -66,7 +66,9 @@ async def compare(options: argparse.Namespace) -> int:
     if len(speeds) == 2:
         across = [a[0] / b[1] for a, b in zip(speeds["A"], speeds["B"], strict=True)]
         same = [a[0] / b[0] for a, b in zip(speeds["A"], speeds["B"], strict=True)]
-        print(f"json at A / free at B: {statistics.median(across):.2f}; json at A / json at B: {statistics.median(same):.2f}")
+        print(
+            f"json at A / free at B: {statistics.median(across):.2f}; json at A / json at B: {statistics.median(same):.2f}"
+        )
     return 1 if errors else 0
 
 

@@ -35,3 +35,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """CPU seconds that all fills and accepts of a row may take together, forks counting what came before them."""
     max_lexer_states: int = 100_000
     """States that one matcher's lexer may build while it runs (1-2 kB each)."""
+    mask_deadline_s: float = 0.5
+    """Wall seconds that a step waits for masks: a row whose mask is not there by then fails, alone."""

@@ -27,6 +27,7 @@ HELP = {
     "max_step_s": "CPU seconds for one mask or token of a row.",
     "max_row_s": "CPU seconds for all masks and tokens of a row.",
     "max_lexer_states": "States that one row's lexer may build.",
+    "mask_deadline_s": "Wall seconds that a step waits for masks; a row whose mask is late fails alone.",
 }
 
 

@@ -2,6 +2,7 @@
 
 from radixrt.grammar.backends import Backends, compile_constraint
 from radixrt.grammar.errors import GrammarDeadEnd, GrammarError, MatcherFailed, TokenRefused
+from radixrt.grammar.filling import MaskFiller
 from radixrt.grammar.interface import Bitmask, Grammar, Matcher
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.llguidance_backend import VocabularySource
@@ -15,6 +16,7 @@ __all__ = [
     "GrammarDeadEnd",
     "GrammarError",
     "Limits",
+    "MaskFiller",
     "Matcher",
     "MatcherFailed",
     "ServiceLimits",

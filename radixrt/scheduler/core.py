@@ -17,6 +17,7 @@ import numpy as np
 
 from radixrt.cache import PrefixCache, SlotError
 from radixrt.errors import Aborted, GenerationFailed, Overloaded, RadixrtError
+from radixrt.grammar import MaskFiller
 from radixrt.messages import (
     Enqueue,
     EnqueueSelect,
@@ -61,6 +62,7 @@ class Scheduler:
     prefix_cache: bool = True
     check: bool = False
     stats: Stats = field(default_factory=Stats)
+    filler: MaskFiller = field(default_factory=MaskFiller)
     outbox: list[FromScheduler] = field(default_factory=list)
     """Messages to the tokenizer process, in order; the caller sends and clears them."""
     requests: dict[int, Request] = field(default_factory=dict)
@@ -271,7 +273,7 @@ class Scheduler:
         step.masks_sent = True
         words = -(-self.limits.vocab_size // 32)
         masked = [step.rows[index] for index in step.plan.masked.tolist()]
-        bitmask, failed = fill_masks(masked, step.rows, words)
+        bitmask, failed = fill_masks(masked, step.rows, words, self.filler)
         for row, error in failed:
             self._fail(row.request, error)
         self.stats.mask_s += time.perf_counter() - begun

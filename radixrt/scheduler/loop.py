@@ -15,7 +15,7 @@ from radixrt.cache import Paced
 from radixrt.checkpoint import open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
-from radixrt.grammar import CompileService, ServiceLimits
+from radixrt.grammar import CompileService, MaskFiller, ServiceLimits
 from radixrt.messages import (
     Cancel,
     Connect,
@@ -152,6 +152,7 @@ class SchedulerProcess:
             rows=RowTable(cache, limits, policy),
             limits=limits,
             compiler=self._compiler,
+            filler=MaskFiller(config.grammar.mask_deadline_s),
             prefix_cache=config.prefix_cache,
             check=config.check,
             tier=ready.tier,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 
 from radixrt.errors import RadixrtError
-from radixrt.grammar import Bitmask, GrammarDeadEnd, Matcher, TokenRefused
+from radixrt.grammar import Bitmask, GrammarDeadEnd, MaskFiller, Matcher, TokenRefused
 from radixrt.messages import StepResult
 from radixrt.scheduler.batch import PlannedRow
 from radixrt.scheduler.requests import Row
@@ -77,28 +78,41 @@ def _forced(run: list[int], path: list[int], bitmask: Bitmask) -> list[int]:
 
 
 def fill_masks(
-    masked: Sequence[PlannedRow], rows: Sequence[PlannedRow], words: int
+    masked: Sequence[PlannedRow], rows: Sequence[PlannedRow], words: int, filler: MaskFiller
 ) -> tuple[Bitmask, list[tuple[Row, RadixrtError]]]:
     """The masks of a step's `masked` entries (of its `rows`), int32[lines, words], and the rows whose constraint failed
     over it: theirs are without effect. Fills in `forced`."""
-    bitmask = np.full((sum(1 + len(item.drafts) for item in masked), words), -1, dtype=np.int32)
+    firsts = list(accumulate((1 + len(item.drafts) for item in masked), initial=0))
+    bitmask = np.full((firsts[-1], words), -1, dtype=np.int32)
     chains = {item.row: item.drafts for item in rows if item.branches}
-    failed: list[tuple[Row, RadixrtError]] = []
-    line = 0
-    for item in masked:
+    jobs: dict[Row, list[Callable[[], None]]] = {}
+    for item, first in zip(masked, firsts, strict=False):
         row = item.row
         before = [*chains[row][: item.fork], item.tokens[0]] if item.fork >= 0 else []
         if isinstance(row, Row) and row.matcher is not None:
-            try:
-                run = row.matcher.forced()
-                fill_lines(row.matcher, item.drafts, bitmask, line, before)
-            except RadixrtError as error:
-                bitmask[line : line + 1 + len(item.drafts)] = -1
-                failed.append((row, error))
-            else:
-                item.forced = _forced(run, [*before, *item.drafts], bitmask[line : line + 1 + len(item.drafts)])
-        line += 1 + len(item.drafts)
+            lines = bitmask[first : first + 1 + len(item.drafts)]
+            jobs.setdefault(row, []).append(partial(_fill_item, row.matcher, item, lines, before))
+    failed: list[tuple[Row, RadixrtError]] = []
+    # A row's branches share its matcher: they follow one another in one job.
+    for row, error in zip(jobs, filler.run([partial(_each, parts) for parts in jobs.values()]), strict=True):
+        if error is not None:
+            failed.append((row, error))
+            for item, first in zip(masked, firsts, strict=False):
+                if item.row is row:
+                    bitmask[first : first + 1 + len(item.drafts)] = -1
+                    item.forced = []
     return bitmask, failed
+
+
+def _fill_item(matcher: Matcher, item: PlannedRow, lines: Bitmask, before: list[int]) -> None:
+    run = matcher.forced()
+    fill_lines(matcher, item.drafts, lines, 0, before)
+    item.forced = _forced(run, [*before, *item.drafts], lines)
+
+
+def _each(jobs: Sequence[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()
 
 
 @dataclass(frozen=True)

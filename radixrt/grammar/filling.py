@@ -1,0 +1,133 @@
+"""The masks of a step, filled in threads and waited for until a deadline, and no longer.
+
+Libraries free the GIL while they fill, so one thread is enough while masks are cheap (handing work over costs more than
+a mask does), others help where they are not, and a fill that takes too long is left alone: its row fails, the thread goes
+when it is done, and the other rows' masks have been filled by other threads meanwhile. What holds the GIL (`accept`) is
+bounded by the library's own limits and by `Limits.max_step_s`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from queue import SimpleQueue
+
+from radixrt.errors import RadixrtError
+from radixrt.grammar.errors import MatcherFailed
+
+HELP_AFTER_S = 0.001
+"""Another thread helps where the masks are not there by then, up to one a CPU."""
+STUCK_AFTER_S = 0.02
+"""Another thread than that many is taken where all seem to be held up."""
+
+
+class _Round:
+    """The jobs of one step; several threads work on them."""
+
+    def __init__(self, jobs: Sequence[Callable[[], None]]) -> None:
+        self.jobs = jobs
+        self.open = list(range(len(jobs)))
+        """Jobs that are not done."""
+        self.begun: set[int] = set()
+        self.errors: dict[int, Exception] = {}
+        self.done = threading.Event()
+        self.closed = False
+        self._next = count()
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
+        while True:
+            with self._lock:
+                index = next(self._next)
+                if self.closed or index >= len(self.jobs):
+                    return
+                self.begun.add(index)
+            error: Exception | None = None
+            try:
+                self.jobs[index]()
+            except Exception as raised:  # told to whoever waits
+                error = raised
+            with self._lock:
+                if self.closed:
+                    return
+                if error is not None:
+                    self.errors[index] = error
+                self.open.remove(index)
+                if not self.open:
+                    self.done.set()
+
+    def close(self) -> set[int]:
+        """Take no more results; the jobs that have begun. Nothing begins from now on."""
+        with self._lock:
+            self.closed = True
+            return set(self.begun)
+
+
+class MaskFiller:
+    """Runs jobs that each fill one row's masks. One caller at a time."""
+
+    def __init__(self, deadline_s: float = 0.5) -> None:
+        """`deadline_s`: wall seconds after which a row whose fill is not done fails."""
+        self.deadline_s = deadline_s
+        self._cpus = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        self._inbox: SimpleQueue[_Round] = SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def run(self, jobs: Sequence[Callable[[], None]]) -> list[RadixrtError | None]:
+        """Run all jobs; for each its error, or None. Returns after `deadline_s` at the latest, unless so many jobs are
+        held up that others could not even begin: these are then given as long again.
+
+        Raises what a job raised beside RadixrtError.
+        """
+        errors: list[RadixrtError | None] = [None] * len(jobs)
+        places = list(range(len(jobs)))
+        while places:
+            places = self._round(jobs, places, errors)
+        return errors
+
+    def _round(
+        self, jobs: Sequence[Callable[[], None]], places: list[int], errors: list[RadixrtError | None]
+    ) -> list[int]:
+        """Run the jobs at `places`; the places of those that could not begin."""
+        work = _Round([jobs[place] for place in places])
+        end = time.monotonic() + self.deadline_s
+        threads = 0
+        while not work.done.is_set() and (left := end - time.monotonic()) > 0:
+            if len(work.begun) < len(places):
+                self._add(work)
+                threads += 1
+            patience = HELP_AFTER_S if threads < min(self._cpus, len(places)) else STUCK_AFTER_S
+            work.done.wait(min(patience if threads < len(places) else left, left))
+        begun = work.close()
+        for index, error in work.errors.items():
+            if not isinstance(error, RadixrtError):
+                raise error
+            errors[places[index]] = error
+        for index in work.open:
+            if index in begun:
+                errors[places[index]] = MatcherFailed(
+                    f"the constraint's mask was not there within {self.deadline_s:g} s, for which everybody would wait"
+                )
+        return [places[index] for index in work.open if index not in begun]
+
+    def _add(self, work: _Round) -> None:
+        """One more thread for the round: one that waits for work, or a new one."""
+        with self._lock:
+            waits = self._idle > 0
+            self._idle -= waits
+        self._inbox.put(work)
+        if not waits:
+            threading.Thread(target=self._serve, name="masks", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            work = self._inbox.get()
+            work.work()
+            if work.closed and work.open:
+                return  # it was given up: another has its place
+            with self._lock:
+                self._idle += 1
