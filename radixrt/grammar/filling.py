@@ -1,8 +1,8 @@
 """The masks of a step, filled in threads and waited for until a deadline, and no longer.
 
-Libraries free the GIL while they fill, so one thread is enough while masks are cheap (handing work over costs more than
-a mask does), others help where they are not, and a fill that takes too long is left alone: its row fails, the thread goes
-when it is done, and the other rows' masks have been filled by other threads meanwhile. What holds the GIL (`accept`) is
+Libraries free the GIL while they fill. One thread is enough while masks are cheap (handing work over costs more than a
+mask does), others help where they are not, and a fill that takes too long is left alone: its row fails, the thread
+goes when it is done, and the other rows' masks have been filled by other threads meanwhile. What holds the GIL (`accept`) is
 bounded by the library's own limits and by `Limits.max_step_s`.
 """
 
@@ -48,7 +48,7 @@ class _Round:
             error: Exception | None = None
             try:
                 self.jobs[index]()
-            except Exception as raised:  # told to whoever waits
+            except Exception as raised:  # noqa: BLE001 - told to whoever waits
                 error = raised
             with self._lock:
                 if self.closed:
