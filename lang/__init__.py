@@ -9,6 +9,7 @@ from radixrt.lang.forks import Forks
 from radixrt.lang.program import Function, function
 from radixrt.lang.services import OpenAI
 from radixrt.lang.state import ProgramState
+from radixrt.lang.tools import Reply, ToolCall
 from radixrt.lang.variables import GenMeta, SelectMeta
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "OpenAI",
     "ProgramError",
     "ProgramState",
+    "Reply",
     "SelectMeta",
+    "ToolCall",
     "UnknownVariable",
     "assistant",
     "function",

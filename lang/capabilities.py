@@ -3,6 +3,7 @@
 | capability | what needs it | OpenAI's own API |
 |---|---|---|
 | chat | gen in an assistant turn | yes |
+| tools | gen(tools=) | yes |
 | completions | gen after plain text, outside of turns | no |
 | json_schema, json_object | gen(json_schema=, type=a model) | yes |
 | n, stop, seed, logit_bias, logprobs, penalties | the parameters of those names | yes |
@@ -27,7 +28,9 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.expressions import Gen
 from radixrt.params import SamplingParams
 
-PLAIN = frozenset({"chat", "json_schema", "json_object", "n", "stop", "seed", "logit_bias", "logprobs", "penalties"})
+PLAIN = frozenset(
+    {"chat", "tools", "json_schema", "json_object", "n", "stop", "seed", "logit_bias", "logprobs", "penalties"}
+)
 """Of OpenAI's own API."""
 EXTENDED = frozenset(
     {
@@ -109,6 +112,9 @@ def request_fields(gen: Gen, have: frozenset[str], options: Mapping[str, Any], *
     for name, value in options.items():
         need(have, name, f"run({name}=...)")
         fields[name] = value
+    if gen.tools is not None:
+        need(have, "tools", "gen(tools=...)")
+        fields |= gen.tools.fields()
     return fields | _constraint_fields(gen, have, chat)
 
 

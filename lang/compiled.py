@@ -219,7 +219,13 @@ def item_of(operation: Operation, index: int) -> ProgramItem | None:
         case CloseTurn():
             return EndTurn()
         case Generate(gen=gen):
-            return Gen(index=index, sampling=gen.sampling, constraint=gen.constraint, heal=gen.heal is not False)
+            return Gen(
+                index=index,
+                sampling=gen.sampling,
+                constraint=gen.constraint,
+                heal=gen.heal is not False,
+                tools=list(gen.tools.shown) if gen.tools is not None else [],
+            )
         case Choose(select=select):
             return Select(
                 index=index,
@@ -246,6 +252,8 @@ async def take_in(branch: Branch, operation: Generate, program: ProgramHandle, i
     event = Event("sampled", variable.name, variable.span, branch.run.seconds())
     while track.opened is None:
         await program.receive()
+    if operation.gen.tools is not None:
+        context.show_tools(operation.gen.tools.shown)
     mirror(context, track.opened)
     told = ""
     while True:
@@ -294,7 +302,7 @@ def mirror(context: Context, opened: Opened) -> None:
         context.emit(text)
     context.pending = ""
     context.rendered, context.unclosed, context.prompted = opened.rendered, opened.unclosed, opened.prompted
-    context.prompt_adds_text = opened.prompt_adds_text
+    context.prompt_adds_text, context.stale = opened.prompt_adds_text, False
     turn = context.turn
     if turn is not None:
         context.turn = Turn(turn.role, turn.name, turn.tool_call_id, turn.content, opened=True)
@@ -312,6 +320,7 @@ def start_of(context: Context) -> Start:
         prompt_adds_text=context.prompt_adds_text,
         prompted=context.prompted,
         turn=None if turn is None else _said(turn, opened=turn.opened),
+        tools=context.tools,
     )
 
 

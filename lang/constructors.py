@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
 import msgspec
@@ -13,6 +13,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.expressions import ExprLike, Gen, Role, RoleBlock, Select, as_expr
 from radixrt.lang.healing import healable
 from radixrt.lang.spans import here
+from radixrt.lang.tools import toolbox
 from radixrt.lang.typed import codec_for
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 
@@ -47,7 +48,9 @@ def gen(
     append: bool = False,
     stop_regex: str | Sequence[str] = (),
     return_cache_report: bool = False,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+    tool_choice: str = "auto",
+    parallel_tool_calls: bool | None = None,
 ) -> Gen:
     """Generate text here and keep it under `name`.
 
@@ -65,14 +68,14 @@ def gen(
     `return_cache_report`: `state.meta(name).usage.cache` says what the prefix tree had of the text before, and why not
     more (`radixrt.results.CacheReport`).
 
-    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once; and for `tools`,
-    which programs do not have yet.
+    `tools`: what the model may call: Python functions, or dicts as OpenAI's API has them. The model's chat template
+    shows them, and calls are held to their schemas as by /v1/chat/completions. The value is a `Reply`: `.text`, and
+    `.tool_calls`, each with `.id`, `.name`, `.arguments`, and `call()` for a Python function; answer each by
+    `tool(result, tool_call_id=call.id)`. `tool_choice`: auto, required (some tool) or a tool's name;
+    `parallel_tool_calls`: several in one answer (None: where nothing is required). Only in an assistant's turn.
+
+    Raises InvalidRequest for a value out of range, of the wrong type, or for two constraints at once.
     """
-    if tools is not None:
-        raise InvalidRequest(
-            "tools are not offered in programs: generate the call with json_schema= or type= and append its answer",
-            param="tools",
-        )
     fields = {
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -100,6 +103,13 @@ def gen(
         }.items()
         if value is not None
     }  # fmt: skip
+    box = None
+    if tools is not None:
+        if given or n > 1 or ignore_eos:
+            raise InvalidRequest("tools cannot go with another constraint, n > 1 or ignore_eos", param="tools")
+        box = toolbox(tools, tool_choice, parallel_tool_calls)
+    elif tool_choice != "auto" or parallel_tool_calls is not None:
+        raise InvalidRequest("tool_choice and parallel_tool_calls need tools", param="tools")
     if len(given) > 1:
         raise InvalidRequest(f"give at most one of {', '.join(given)}", param=next(iter(given)))
     try:
@@ -110,7 +120,7 @@ def gen(
     constraint = codec.constraint if codec else _constraint(given)
     if ignore_eos and constraint is not None:
         raise InvalidRequest("ignore_eos cannot go with a constraint, whose end is an end token", param="ignore_eos")
-    made = Gen(_name(name), sampling, constraint, codec, heal, _appends(name, append), here())
+    made = Gen(_name(name), sampling, constraint, codec, heal, _appends(name, append), here(), box)
     if heal is not None and not isinstance(heal, bool):
         raise InvalidRequest(f"heal must be True, False or None, but is {heal!r}", param="heal")
     if heal and not healable(made):

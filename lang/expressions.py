@@ -16,6 +16,7 @@ from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 
 if TYPE_CHECKING:
     from radixrt.lang.program import Function
+    from radixrt.lang.tools import Toolbox
     from radixrt.lang.typed import Codec
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -63,6 +64,8 @@ class Gen(Expr):
     append: bool = False
     """The name is a list, and this one more item of it."""
     span: Span | None = field(default=None, compare=False)
+    tools: Toolbox | None = None
+    """What the model may call; the value is a `Reply`."""
 
 
 @dataclass(frozen=True, slots=True)

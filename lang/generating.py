@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
     backend, context, options = branch.run.backend, branch.context, branch.run.request_options
+    if gen.tools is not None:
+        context.show_tools(gen.tools.shown)
     text = await context.flush(backend)
     if not context.ids:
         raise InvalidRequest("there is no text to go on from, and the model has no BOS token", param="prompt")

@@ -14,6 +14,7 @@ from radixrt.lang.expressions import Gen, Select
 from radixrt.lang.operations import Choose, EndText, Generate, Look, Operation, Prefill
 from radixrt.lang.pieces import Event
 from radixrt.lang.services import OpenAI
+from radixrt.lang.tools import Reply, Toolbox
 from radixrt.lang.variables import GenMeta, SelectMeta, Value, Variable
 from radixrt.results import Generation
 
@@ -64,15 +65,36 @@ async def generate(branch: Branch, service: OpenAI, gen: Gen, variable: Variable
         if not chat:
             context.emit(text, event)
 
-    result = await _send(service, request, fields, tell if branch.run.streaming else None)
-    if not branch.run.streaming:
+    calls: list[dict[str, Any]] = []
+    if gen.tools is not None and not isinstance(request, str):  # whole, since calls come in pieces of their own
+        result, calls = await service.chat_with_tools(request, fields)
+    else:
+        result = await _send(service, request, fields, tell if branch.run.streaming else None)
+    if gen.tools is not None or not branch.run.streaming:
         tell(result.text)
     branch.count(result.usage)
     event.done(branch.run.seconds(), result.usage, result.choices[0])
     context.append_generated((), result.text)
     branch.wrote(result.text)
+    if gen.tools is not None:
+        reply = _reply(gen.tools, result.text, calls)
+        context.append_calls(calls)
+        variable.resolve(Value(reply, GenMeta(result.choices, result.usage)))
+        return
     raw = [choice.text for choice in result.choices] if gen.sampling.n > 1 else result.text
     variable.resolve(Value(raw, GenMeta(result.choices, result.usage), gen.codec))
+
+
+def _reply(tools: Toolbox, text: str, calls: list[dict[str, Any]]) -> Reply:
+    """RadixrtError for calls that are not as asked for."""
+    found = []
+    for call in calls:
+        try:
+            spec = call["function"]
+            found.append(tools.called(spec["name"], spec["arguments"], call["id"]))
+        except (ValueError, LookupError, TypeError) as error:
+            raise RadixrtError(f"the service's call cannot be read: {call!r}", code="bad_answer") from error
+    return Reply(text, tuple(found))
 
 
 async def choose(branch: Branch, service: OpenAI, select: Select, variable: Variable) -> None:

@@ -168,13 +168,16 @@ def new_run(program: str, backend: Backend | OpenAI | None) -> tuple[Run, Planne
 async def count_prefix(plan: Plan, backend: Backend) -> None:
     """Tokenizes the constant prefix as a run would."""
     context = plan.branches[0].context
-    for operation in plan.prefix():
+    operations = plan.branches[0].planned
+    for operation in operations[: len(plan.prefix()) + 1]:
         if isinstance(operation, AddText):
             context.add_text(operation.text)
         elif isinstance(operation, OpenTurn):
             context.open_turn(operation.turn)
         elif isinstance(operation, CloseTurn):
             context.close_turn()
+        elif isinstance(operation, Generate) and operation.gen.tools is not None:
+            context.show_tools(operation.gen.tools.shown)
     await context.flush(backend)
     plan.prefix_tokens = len(context.ids)
 
@@ -186,8 +189,9 @@ def _words(operation: Operation) -> str | None:
         case Generate(gen=gen):
             held = f", held to {gen.constraint.kind}" if gen.constraint else ""
             limit = f", at most {gen.sampling.max_tokens} tokens" if gen.sampling.max_tokens is not None else ""
+            tools = f", tools: {', '.join(gen.tools.functions)}" if gen.tools else ""
             samples = f", {gen.sampling.n} samples" if gen.sampling.n > 1 else ""
-            return f"gen {gen.name or '(no name)'} ({gen.span}){limit}{samples}{held}"
+            return f"gen {gen.name or '(no name)'} ({gen.span}){limit}{samples}{tools or held}"
         case Choose(select=select):
             return f"select {select.name or '(no name)'} ({select.span}) of {len(select.choices)} choices"
         case OpenTurn(turn=turn):

@@ -69,6 +69,11 @@ class Run:
         return Feeder(self._backend, self.request_options, streaming=self.streaming)
 
     @property
+    def has_backend(self) -> bool:
+        """A plan may have none."""
+        return self._backend is not None
+
+    @property
     def over(self) -> bool:
         """Its body has ended, and nothing is left to do."""
         return self.ended and not self.busy

@@ -25,7 +25,7 @@ _BY_STATUS: dict[int, type[RadixrtError]] = {
     400: InvalidRequest, 401: Unauthorized, 403: Unauthorized, 404: NotFound, 408: Aborted, 422: InvalidRequest,
     429: Overloaded, 503: Overloaded,
 }  # fmt: skip
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "tool_calls": "stop"}
 
 
 class OpenAI:
@@ -67,11 +67,26 @@ class OpenAI:
         """One chat completion; with `tell` the first choice's text is told as it comes."""
         return await self._ask("/chat/completions", {"messages": messages, **fields}, tell)
 
+    async def chat_with_tools(
+        self, messages: list[dict[str, Any]], fields: dict[str, Any]
+    ) -> tuple[Generation, list[dict[str, Any]]]:
+        """One chat completion, and the calls of its first choice as the service wrote them."""
+        calls: list[dict[str, Any]] = []
+        generation = await self._ask("/chat/completions", {"messages": messages, **fields}, None, calls)
+        return generation, calls
+
     async def complete(self, prompt: str, fields: dict[str, Any], tell: Callable[[str], None] | None) -> Generation:
         """One completion of plain text."""
         return await self._ask("/completions", {"prompt": prompt, **fields}, tell)
 
-    async def _ask(self, path: str, body: dict[str, Any], tell: Callable[[str], None] | None) -> Generation:
+    async def _ask(
+        self,
+        path: str,
+        body: dict[str, Any],
+        tell: Callable[[str], None] | None,
+        calls: list[dict[str, Any]] | None = None,
+    ) -> Generation:
+        """`calls`: where the calls of a whole answer's first choice are put."""
         import httpx
 
         body = {"model": self._model, **body}
@@ -81,7 +96,11 @@ class OpenAI:
             async with httpx.AsyncClient(headers=self._headers, timeout=limits) as client:
                 url = self._base_url + path
                 if tell is None:
-                    return _generation(_checked(await client.post(url, json=body)))
+                    answer = _checked(await client.post(url, json=body))
+                    generation = _generation(answer)
+                    if calls is not None:
+                        calls += answer["choices"][0].get("message", {}).get("tool_calls") or []
+                    return generation
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
                 async with client.stream("POST", url, json=body) as response:
                     if response.status_code != 200:

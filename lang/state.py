@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from radixrt.errors import InvalidRequest
@@ -57,6 +58,8 @@ class ProgramState(Readable):
         super().__init__(run, branch, variables)
         self._form: Literal["text", "chat"] | None = None
         self._role: Role | None = None
+        self._asked = 0
+        """Gens with tools so far."""
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -75,7 +78,8 @@ class ProgramState(Readable):
                     self.branch.submit(AddText(text))
             case Gen():
                 self._content("gen")
-                self.branch.submit(Generate(self._declare(expr), expr))
+                ready = self._with_tools(expr)
+                self.branch.submit(Generate(self._declare(ready), ready))
             case Select():
                 self._content("select")
                 self.branch.submit(Choose(self._declare(expr), expr))
@@ -150,6 +154,18 @@ class ProgramState(Readable):
         """Ends the pins that this state has made (its forks' are their own), before their time."""
         refuse_pins(self.run.service)
         self.branch.submit(UnpinText())
+
+    def _with_tools(self, gen: Gen) -> Gen:
+        """A gen with tools is held to what this run's model may call."""
+        if gen.tools is None:
+            return gen
+        if self._role != "assistant":
+            raise InvalidRequest("tools need an assistant's turn: put the gen into assistant(...)", param="tools")
+        if self.run.service is not None or not self.run.has_backend:
+            return gen
+        self._asked += 1
+        codec = gen.tools.codec(self.run.backend.info, f"{self.branch.label} {self._asked}")
+        return replace(gen, constraint=codec.constraint, codec=codec)
 
     def _declare(self, expr: Gen | Select) -> Variable:
         variable = Variable(expr.name, expr.span)

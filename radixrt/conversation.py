@@ -18,7 +18,7 @@ opened with the generation prompt, and its parts are appended as they come. A te
 conversation does not begin with its text for the shorter one makes the tokenizer refuse (`not_incremental`): then the
 whole conversation is rendered once more, generated text included, and the ids are those of chat completions. So it is
 too after each turn of a template whose generation prompt writes text ("<think>") that it does not write into finished
-turns.
+turns, and where a turn shows other tools than those before it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,17 @@ class Turn:
     tool_call_id: str | None = None
     content: str = ""
     opened: bool = False
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    """Only of a service's turns, which has no text for them."""
 
     def message(self) -> ChatMessage:
-        return ChatMessage(role=self.role, content=self.content, name=self.name, tool_call_id=self.tool_call_id)
+        return ChatMessage(
+            role=self.role,
+            content=self.content,
+            name=self.name,
+            tool_calls=list(self.tool_calls) or None,
+            tool_call_id=self.tool_call_id,
+        )
 
 
 @dataclass
@@ -73,6 +81,10 @@ class Conversation:
     prompted: bool = False
     """The last rendered turn was begun by the generation prompt, since when nothing was rendered."""
     turn: Turn | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """What the template shows the model as its tools, from the first turn on."""
+    stale: bool = False
+    """The ids were rendered with other tools."""
 
     def copy(self) -> Self:
         return replace(self, ids=list(self.ids), turns=list(self.turns))
@@ -90,6 +102,17 @@ class Conversation:
             if not self.turn.opened:
                 return
         self.pending += text
+
+    def show_tools(self, tools: Sequence[dict[str, Any]]) -> None:
+        """From here on the model knows these tools. Templates put them in front of everything: where others were shown,
+        the conversation is rendered anew. InvalidRequest outside of an assistant's turn, and in one that has begun."""
+        if self.turn is None or self.turn.role != "assistant":
+            raise InvalidRequest("tools need an assistant's turn: put the gen into assistant(...)", param="tools")
+        if list(tools) == self.tools:
+            return
+        if self.turn.opened:
+            raise InvalidRequest("tools must come with the first gen or select of a turn", param="tools")
+        self.tools, self.stale = list(tools), self.rendered > 0
 
     def open_turn(self, turn: Turn) -> None:
         self.turn = turn
@@ -116,6 +139,11 @@ class Conversation:
         self.ids.extend(ids)
         if self.turn is not None:
             self.turn = replace(self.turn, content=self.turn.content + text)
+
+    def append_calls(self, calls: Sequence[dict[str, Any]]) -> None:
+        """Calls that a service gave beside its text."""
+        if self.turn is not None:
+            self.turn = replace(self.turn, tool_calls=(*self.turn.tool_calls, *calls))
 
     # --- tokenizing --------------------------------------------------------------------------------------------------
 
@@ -164,6 +192,7 @@ class Conversation:
     ) -> None:
         prompt = ChatPrompt(
             messages=messages,
+            tools=self.tools or None,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             after=self.rendered,
@@ -172,7 +201,8 @@ class Conversation:
         if self.prompted and self.prompt_adds_text is None:
             self.prompt_adds_text = await _adds_text(backend, self.turns[: self.rendered - 1])
         try:
-            tokens = None if self.prompted and self.prompt_adds_text else await self._turn_tokens(backend, prompt)
+            anew = self.stale or (self.prompted and self.prompt_adds_text)
+            tokens = None if anew else await self._turn_tokens(backend, prompt)
         except RadixrtError as error:
             # Some templates cannot leave a message open, so nothing can be said to follow it.
             if error.code != "not_incremental" and not (self.unclosed and error.param == "continue_final_message"):
@@ -181,6 +211,7 @@ class Conversation:
         if tokens is None:
             whole = ChatPrompt(
                 messages=messages,
+                tools=self.tools or None,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
             )
@@ -188,7 +219,7 @@ class Conversation:
             # The text so far is replaced: readers of the growing text are told only of the turns that are new.
             self.ids, self.pending = list(tokens.ids), ""
             self.wrote_anew(tokens.text, "".join(message.content for message in messages[self.rendered :]))
-        self.rendered, self.unclosed, self.prompted = len(self.turns), False, False
+        self.rendered, self.unclosed, self.prompted, self.stale = len(self.turns), False, False, False
 
     async def _turn_tokens(self, backend: Tokenizing, prompt: ChatPrompt) -> Tokens:
         """Appends what the pending text and the turns become; nothing is changed when the backend refuses."""

@@ -6,7 +6,7 @@ the scheduler runs those in one row after another's end without anybody asking f
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -50,6 +50,7 @@ class Start(Item, frozen=True, kw_only=True):
     prompt_adds_text: bool | None = None
     prompted: bool = False
     turn: Said | None = None
+    tools: list[dict[str, Any]] = []
 
 
 class Text(Item, frozen=True, kw_only=True):
@@ -78,6 +79,9 @@ class Gen(Item, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     heal: bool = True
     """Where free text stands before it, its last token may be written anew (`radixrt.tokenizer.healing`)."""
+    tools: list[dict[str, Any]] = []
+    """What the chat template shows as tools from here on, as OpenAI's API writes them; none: as before. What the answer
+    is held to is `constraint` (`radixrt.calls`)."""
 
 
 class Select(Item, frozen=True, kw_only=True):

@@ -1,37 +1,36 @@
-"""ReAct: the model acts, a Python function answers, until the model says that it is done."""
+"""ReAct: the model calls a Python function, sees what it gives, and goes on until it answers."""
 
 from __future__ import annotations
 
-from radixrt.lang import ProgramState, function, gen, select
+from typing import Literal
+
+from radixrt.lang import ProgramState, assistant, function, gen, system, tool, user
 
 PRICES = {"tea": 3, "cake": 5, "soup": 7}
 
 
-def price(item: str) -> str:
-    """The tool."""
-    return f"{PRICES[item]} crowns" if item in PRICES else "there is no such thing"
+def price(item: Literal["tea", "cake", "soup"]) -> str:
+    """What something on the menu costs."""
+    return f"{PRICES[item]} crowns"
 
 
 @function
 def order(s: ProgramState, question: str, steps: int) -> None:
-    s += (
-        "Question: What does soup cost?\nAction: price\nItem: soup\nObservation: 7 crowns\nAction: answer\n"
-        f"Answer: 7 crowns\n\nQuestion: {question}\n"
-    )
+    s += system("You are a waiter. You look up prices, and then answer in one short sentence.") + user(question)
     for step in range(steps):
-        s += "Action:" + select("action", [" price", " answer"] if step else [" price"], append=True)
-        if s["action"][-1] == " answer":
+        choice = "auto" if step else "required"
+        s += assistant(gen("step", tools=[price], tool_choice=choice, max_tokens=40, temperature=0))
+        calls = s["step"].tool_calls
+        if not calls:
             break
-        s += "\nItem: " + gen("item", choices=list(PRICES), temperature=0)
-        s += f"\nObservation: {price(s['item'])}\n"
-    else:
-        s += "Action: answer"
-    s += "\nAnswer:" + gen("answer", max_tokens=8, temperature=0, stop="\n")
+        s.set("calls", [(call.name, call.arguments) for call in calls])
+        for call in calls:
+            s += tool(str(call()), tool_call_id=call.id, name=call.name)
 
 
 def main() -> ProgramState:
-    state = order.run(question="What does cake cost?", steps=3)
-    print(state["item"], "->", state["answer"].strip())
+    state = order.run(question="What does cake cost?", steps=2)
+    print(state["calls"], "->", state["step"].text.strip())
     return state
 
 

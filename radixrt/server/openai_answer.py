@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from radixrt.calls import Calls
 from radixrt.dialects import CallParser, CallStart, Event, Marks, Text, Thought, ThoughtParser
 from radixrt.results import FinishReason
 from radixrt.server.openai_shapes import AssistantMessage, CalledFunction, ChatDelta, Finish, ToolCallBody, finish
-from radixrt.server.openai_tools import Calls
 
 
 @dataclass(frozen=True)

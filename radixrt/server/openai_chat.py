@@ -10,6 +10,7 @@ from msgspec import UNSET, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixrt.calls import Calls
 from radixrt.dialects import Marks
 from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.messages import ChatPrompt, Prompt, TokensPrompt
@@ -36,7 +37,7 @@ from radixrt.server.openai_shapes import (
     usage_body,
 )
 from radixrt.server.openai_thinking import behind
-from radixrt.server.openai_tools import Calls, calls_of, shown_tools
+from radixrt.server.openai_tools import calls_of, shown_tools
 from radixrt.server.openai_types import ChatRequest
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from radixrt.backend import Tokens
@@ -23,6 +24,7 @@ from radixrt.segments import (
     ProgramItem,
     Segment,
     Select,
+    Start,
     Text,
 )
 from radixrt.tokenizer.encode import PromptEncoder
@@ -163,6 +165,8 @@ def check_items(items: Sequence[ProgramItem], waiting: int) -> None:
 def _chars(item: ProgramItem) -> int:
     if isinstance(item, Select):
         return sum(map(len, item.options))
+    if isinstance(item, Gen | Start) and item.tools:
+        return len(msgspec.json.encode(item.tools))
     return len(item.text) if isinstance(item, Text) else 0
 
 

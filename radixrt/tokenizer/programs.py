@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from radixrt.backend import Tokens
+from radixrt.calls import checked_tools
 from radixrt.checkpoint import Vocabulary
 from radixrt.conversation import Turn, at_once, tokenize_text
 from radixrt.errors import Aborted, GenerationFailed, InvalidRequest, Overloaded, RadixrtError
@@ -231,6 +232,7 @@ class ProgramTable:
             unclosed=start.unclosed,
             prompt_adds_text=start.prompt_adds_text,
             prompted=start.prompted,
+            tools=checked_tools(start.tools),
             turn=None if turn is None else Turn(turn.role, turn.name, turn.tool_call_id, turn.content, turn.opened),
         )  # fmt: skip
         if not 0 <= start.rendered <= len(start.turns):
@@ -259,6 +261,8 @@ class ProgramTable:
         self._encoder.check_sampling(gen.sampling)
         whole = list(story.ids)
         story.told, story.anew = [], None
+        if gen.tools:
+            story.show_tools(checked_tools(gen.tools))
         text = at_once(story.flush(self._local))
         if not story.ids:
             raise InvalidRequest("there is no text to go on from, and the model has no BOS token", param="prompt")
@@ -311,7 +315,7 @@ class ProgramTable:
                 break
             if isinstance(item, Text):
                 text += item.text
-            elif isinstance(item, Gen):
+            elif isinstance(item, Gen) and not item.tools:
                 self._encoder.check_sampling(item.sampling)
                 tokens = at_once(tokenize_text(self._local, text, first=False)) if text else None
                 ids = list(tokens.ids) if tokens is not None else []

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from test_matcher import mask_of
 
+from radixrt.calls import Calls
 from radixrt.dialects import DIALECTS, Function, Marks, formats
 from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.grammar import Grammar, TokenRefused
 from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
 from radixrt.server.openai_thinking import behind
-from radixrt.server.openai_tools import Calls
 
 Accepts = Callable[[Grammar, str], bool]
 BOOK = {

@@ -64,8 +64,9 @@ def check_few_shot(states: Any) -> None:
 
 
 def check_react(state: Any) -> None:
-    assert state["action"][0] == " price" and state["item"] in react.PRICES
-    assert f"Observation: {react.PRICES[state['item']]} crowns" in state.text()
+    ((name, arguments),) = state["calls"][:1]
+    assert name == "price" and f"{react.PRICES[arguments['item']]} crowns" in state.text()
+    assert state.messages()[3]["role"] == "tool"
 
 
 def check_chat(state: Any) -> None:
