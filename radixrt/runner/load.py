@@ -28,6 +28,7 @@ from radixrt.runner.group import DistributedGroup
 from radixrt.runner.packed import packed_file
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
 from radixrt.runner.ranks import Begin, RankedModel, Ranks, rendezvous
+from radixrt.runner.room import check_room
 from radixrt.runner.step import Stepper
 from radixrt.runner.tier import TierWorker
 from radixrt.runner.tier_open import hash_weights, open_tier
@@ -120,6 +121,11 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
         if narrow.usable(model, "auto"):
             model.narrow = narrow.make(model, {})
     else:
+        if device.type == "cpu":
+            free = free_memory(device)
+            check_room(
+                checkpoint, dtype, config.weights, free_bytes=free, ranks=config.tp, kv_tokens=config.kv_tokens
+            )  # fmt: skip
         model = load_model(
             checkpoint,
             dtype=dtype,

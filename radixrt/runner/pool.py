@@ -72,8 +72,8 @@ def pool_tokens(
             raise StartupError(f"kv_tokens must be 1 or more, but is {wanted}", param="kv_tokens")
         if wanted > most:
             raise StartupError(
-                f"kv_tokens={wanted:,} needs {_size(wanted * shape.token_bytes)} ({shape.token_bytes:,} bytes a "
-                f"token), but {_size(free_bytes)} are free: ask for at most {most:,}, or free some memory",
+                f"kv_tokens={wanted:,} needs {size(wanted * shape.token_bytes)} ({shape.token_bytes:,} bytes a "
+                f"token), but {size(free_bytes)} are free: ask for at most {most:,}, or free some memory",
                 param="kv_tokens",
             )
         return wanted
@@ -81,7 +81,7 @@ def pool_tokens(
     fits = int(free_bytes * share) // shape.token_bytes
     if fits < SMALLEST_TOKENS:
         raise StartupError(
-            f"there is no room for the KV pool: one token takes {shape.token_bytes:,} bytes and {_size(free_bytes)} "
+            f"there is no room for the KV pool: one token takes {shape.token_bytes:,} bytes and {size(free_bytes)} "
             f"are free, of which the pool may take {share:.0%}; free some memory or choose a smaller model"
         )
     return fits if own else min(fits, max(CONTEXTS * context_length, AT_LEAST_TOKENS))
@@ -103,5 +103,6 @@ def allocate_pool(shape: PoolShape, tokens: int, device: torch.device = CPU) -> 
     return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.head_dim)
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
+    """Bytes in words."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -39,9 +39,9 @@ def test_the_example_is_a_request_that_the_shell_understands(chat: bool, route: 
 
 
 @contextmanager
-def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def serving(*flags: str, model: str = "smollm2-135m") -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A server on a free port that has said that it serves: the process, its URL and what it said so far."""
-    command = [*COMMAND, "smollm2-135m", "--port", "0", "--kv-tokens", "2048", *flags]
+    command = [*COMMAND, model, "--port", "0", "--kv-tokens", "2048", *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     said: list[str] = []
     try:
@@ -70,6 +70,34 @@ def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(smollm2_path: Path,
         assert process.wait(timeout=20) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
+
+
+def refuses(url: str) -> bool:
+    """Whether a server takes no new connection any more."""
+    try:
+        httpx.get(f"{url}/health", timeout=20)
+    except httpx.TransportError:
+        return True
+    return False
+
+
+def test_a_second_signal_stops_at_once(tiny_path: Path) -> None:
+    """The first one waits for a stream that its client does not read; --drain-timeout-s would let it for long."""
+    import psutil
+
+    body = {"prompt": "a", "max_tokens": 1900, "n": 16, "ignore_eos": True, "stream": True, "logprobs": 5}
+    with serving("--drain-timeout-s", "300", model=str(tiny_path)) as (process, url, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+            assert response.status_code == 200
+            process.send_signal(signal.SIGTERM)
+            while not refuses(url):
+                assert process.poll() is None
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
 
 
 def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> None:
