@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from radixrt.checkpoint import ModelConfig
@@ -53,6 +52,8 @@ def free_memory(device: torch.device = CPU) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what loading left over counts as free
         return int(torch.cuda.mem_get_info(device)[0])
+    import psutil  # a GPU runner on a plain machine does without
+
     free = int(psutil.virtual_memory().available)
     left = cgroup.memory_left()
     return free if left is None else min(free, left)
