@@ -4,8 +4,8 @@
     python benchmarks/constraints.py --base-url http://127.0.0.1:8000 --against http://127.0.0.1:8001 --rounds 5
 
 The `json` workload runs first; then as many chats over other notes, without the schema, each as long as the answer at
-its place was. Rounds take turns between both kinds and, with --against, between both servers. On a busy machine CPU time
-(`--pid`) says what tokens/s cannot. Needs httpx and psutil.
+its place was. Rounds take turns between both kinds and, with --against, between both servers. On a busy machine CPU
+time (`--pid`) says what tokens/s cannot. Needs httpx and psutil.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ async def compare(options: argparse.Namespace) -> int:
         across = [a[0] / b[1] for a, b in zip(speeds["A"], speeds["B"], strict=True)]
         same = [a[0] / b[0] for a, b in zip(speeds["A"], speeds["B"], strict=True)]
         print(
-            f"json at A / free at B: {statistics.median(across):.2f}; json at A / json at B: {statistics.median(same):.2f}"
+            f"json at A / free at B: {statistics.median(across):.2f}; "
+            f"json at A / json at B: {statistics.median(same):.2f}"
         )
     return 1 if errors else 0
 

@@ -58,6 +58,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Order of waiting requests of one priority and share: longest cached prefix first, or first come first served.
     Under each, a lower priority number goes first, and a request goes to the front when half its timeout has passed."""
     prefix_cache: bool = True
+    share_from: int = 256
+    """Attention reads a prefix once for all rows of a step that share it where that spares at least so many token
+    reads; below, and everywhere if the number is huge, each row reads its own. The text is the same."""
     cache_dir: str | None = None
     """Directory that keeps what the pool has no room for, also beyond the engine's end; one engine at a time."""
     cache_dir_bytes: int = 8 << 30
@@ -160,6 +163,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int
     policy: str
     prefix_cache: bool
+    share_from: int = 256
     eviction: str = "lru"
     pin_quota: int | None = None
     low_watermark: float = 0.0

@@ -145,6 +145,7 @@ class Trio:
                 max_waiting=config.max_waiting,
                 policy=config.policy,
                 prefix_cache=config.prefix_cache,
+                share_from=config.share_from,
                 eviction=config.eviction,
                 pin_quota=config.pin_quota,
                 low_watermark=config.low_watermark,

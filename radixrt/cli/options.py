@@ -114,6 +114,13 @@ FLAGS: dict[str, Any] = {
         show_default=False,
         rich_help_panel=CACHE,
     ),
+    "share_from": typer.Option(
+        "--share-from",
+        metavar="N",
+        min=1,
+        help="Token reads that reading a prefix once for several sequences must spare.",
+        rich_help_panel=CACHE,
+    ),
     "cache_dir": typer.Option(
         "--cache-dir",
         metavar="DIRECTORY",

@@ -2,8 +2,8 @@
 
 Libraries free the GIL while they fill. One thread is enough while masks are cheap (handing work over costs more than a
 mask does), others help where they are not, and a fill that takes too long is left alone: its row fails, the thread
-goes when it is done, and the other rows' masks have been filled by other threads meanwhile. What holds the GIL (`accept`) is
-bounded by the library's own limits and by `Limits.max_step_s`.
+goes when it is done, and the other rows' masks have been filled by other threads meanwhile. What holds the GIL
+(`accept`) is bounded by the library's own limits and by `Limits.max_step_s`.
 """
 
 from __future__ import annotations

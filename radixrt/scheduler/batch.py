@@ -18,9 +18,6 @@ from radixrt.scheduler.requests import Row
 if TYPE_CHECKING:
     from radixrt.scheduler.select import Piece
 
-SHARE_FROM = 256
-"""A chain of nodes becomes a shared span when reading it once spares at least this many token reads."""
-
 _NONE = np.empty(0, dtype=np.int32)
 
 
@@ -76,6 +73,8 @@ class _Layout:
     spans: list[tuple[int, int, int, int]] = field(default_factory=list)
     span_slots: list[Slots] = field(default_factory=list)
     span_length: int = 0
+    share_from: int = 256
+    """A chain of nodes becomes a shared span when reading it once spares at least this many token reads."""
 
     def add_span(self, slots: list[Slots], rows: int) -> None:
         length = sum(part.size for part in slots)
@@ -86,13 +85,19 @@ class _Layout:
 
 
 def build_plan(
-    step: int, planned: Sequence[PlannedRow], opens: list[RowOpen], closes: list[int], masked: set[Row]
+    step: int,
+    planned: Sequence[PlannedRow],
+    opens: list[RowOpen],
+    closes: list[int],
+    masked: set[Row],
+    share_from: int = 256,
 ) -> tuple[StepPlan, list[PlannedRow]]:
-    """The plan and its rows in plan order. `masked`: rows whose sample needs a token mask."""
+    """The plan and its rows in plan order. `masked`: rows whose sample needs a token mask; `share_from`: token reads
+    that a shared span must spare."""
     items = [*planned, *(branch for item in planned for branch in item.branches)]
     for item in items:
         item.context = _context(item)
-    layout = _Layout()
+    layout = _Layout(share_from=share_from)
     _visit(items, 0, layout)
     order = layout.order
     places = {item: index for index, item in enumerate(order)} if len(items) > len(planned) else {}
@@ -176,7 +181,7 @@ def _visit(rows: list[PlannedRow], depth: int, layout: _Layout) -> None:
         depth += 1
     kept: list[Slots] = []
     if chain:
-        if (len(rows) - 1) * sum(part.size for part in chain) >= SHARE_FROM:
+        if (len(rows) - 1) * sum(part.size for part in chain) >= layout.share_from:
             layout.add_span(chain, len(rows))
         else:
             kept = chain

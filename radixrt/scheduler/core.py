@@ -208,7 +208,12 @@ class Scheduler:
         self._step_number += 1
         masked = {row for row in planned if row.matcher is not None}
         plan, order = build_plan(
-            self._step_number, [*planned.values(), *pieces], self.rows.opens, self.rows.closes, masked
+            self._step_number,
+            [*planned.values(), *pieces],
+            self.rows.opens,
+            self.rows.closes,
+            masked,
+            self.limits.share_from,
         )
         self.selects.end_of_plan()
         self.rows.opens, self.rows.closes = [], []

@@ -136,6 +136,7 @@ class SchedulerProcess:
             max_drafts=config.max_drafts,
             draft_sources=config.draft_sources,
             max_draft_rows=config.max_draft_rows,
+            share_from=config.share_from,
         )
         policy = PolicyOptions(
             name=config.policy,

@@ -54,6 +54,8 @@ class Limits:
     """Where guesses come from, in order of preference."""
     max_draft_rows: int | None = None
     """Steps of more rows carry no guesses but forced ones; None: as the measured cost of a step says."""
+    share_from: int = 256
+    """Token reads that a shared span of a step must spare."""
     growth: int = 16
     """Slots a decoding row takes at once, so that its tokens lie in runs."""
 

@@ -43,7 +43,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "--served-model-name n --tokenizer t --chat-template c --dtype bfloat16 --weights int8 --threads 3 "
         "--max-model-len 99 --kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 "
         "--policy fcfs --no-prefix-cache --max-wait-s 2.5 --draft-sources tree --draft-model d --max-draft-rows 9 "
-        "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 "
+        "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 --share-from 512 --device cpu --attention torch "
+        "--load-format dummy --tp 2 --grammar-backend outlines "
         "--no-fair --namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
         "--eviction cost --pin-quota 5 --low-watermark 0.1 --high-watermark 0.2 --check-every-s 2 "
         "--kv-events inproc://a --kv-events-replay inproc://b --log-format text "
@@ -56,6 +57,8 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "served_model_name": "n", "tokenizer": "t", "chat_template": "c", "dtype": "bfloat16",
         "weights": "int8", "threads": 3,
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
+        "share_from": 512, "device": "cpu", "attention": "torch", "load_format": "dummy", "tp": 2,
+        "grammar_backend": "outlines",
         "policy": "fcfs", "prefix_cache": False,
         "cache_dir": "d", "cache_dir_bytes": 5_000_000, "cache_host_bytes": 7,
         "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},

@@ -96,3 +96,18 @@ def test_namespaces_share_nothing() -> None:
         rig.submit(PROMPT, max_tokens=1, namespace=Namespace(salt=salt))
     rig.run()
     assert rig.runner.computed == 2 * len(PROMPT) + 1
+
+
+def test_what_rows_share_is_read_once_or_by_each_and_the_tokens_are_the_same() -> None:
+    texts, reads = {}, {}
+    for share_from in (1, 256, 10**9):
+        rig = Rig(8000, share_from=share_from)
+        for i in range(6):
+            rig.submit([*PROMPT[:300], 1 + i, 2], max_tokens=9, seed=i, ignore_eos=True)
+        read: dict[int, int] = {}
+        while rig.scheduler.requests:
+            rig.step()
+            read |= {s.plan.step: s.plan.span_slots.size + s.plan.private_slots.size for s in rig.scheduler.steps}
+        texts[share_from], reads[share_from] = rig.texts, sum(read.values())
+    assert texts[1] == texts[256] == texts[10**9]
+    assert reads[256] < reads[10**9] / 3
