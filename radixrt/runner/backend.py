@@ -14,8 +14,10 @@ from radixrt.models import CausalLM
 from radixrt.models.blocks import Decoder
 from radixrt.runner.ahead import AheadStepper
 from radixrt.runner.cells import Planner
-from radixrt.runner.device import CudaDevice
+from radixrt.runner.device import CudaDevice, Device
 from radixrt.runner.draws import draw_plain, draw_triton
+from radixrt.runner.tier import Mover
+from radixrt.runner.tier_device import DeviceMover
 
 
 def choose_device(name: str, rank: int) -> torch.device:
@@ -80,3 +82,12 @@ def ahead_stepper(
         drawer=draw_triton if tuned else draw_plain,
         planner=planner,
     )
+
+
+def device_mover(device: Device, part: Decoder, kv: torch.Tensor) -> Mover | None:
+    """How a tier's chunks leave a GPU's pool; None where Triton is not used: the plain copies, which wait."""
+    if not uses_triton(part):
+        return None
+    from radixrt.kernels.triton import gather_kv, scatter_kv
+
+    return DeviceMover(device, kv, gather_kv, scatter_kv)

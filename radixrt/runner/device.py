@@ -46,6 +46,11 @@ class Device(Protocol):
         """A copy of `staged`, made beside what is under way; what is given to `run` from now on finds it done."""
         ...
 
+    def download(self, make: Callable[[], torch.Tensor], size: int) -> tuple[torch.Tensor, Event]:
+        """What `make` gives when its turn comes, as `run` has it, copied to the host beside the work that comes later:
+        (uint8[size], valid behind the event)."""
+        ...
+
     def event(self) -> Event:
         """Behind all that was given to `run` so far."""
         ...
@@ -78,6 +83,8 @@ class CudaDevice:
         torch.cuda.set_device(device)
         self._steps = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Apart from uploads, which steps wait for: a tier's copies are long.
+        self._downloads = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Weights were loaded in the default stream; from now on this thread works, and allocates, in the steps' own.
         torch.cuda.synchronize(device)
         torch.cuda.set_stream(self._steps)
@@ -96,6 +103,14 @@ class CudaDevice:
         copy.record_stream(self._steps)
         self._steps.wait_stream(self._copies)
         return copy
+
+    def download(self, make: Callable[[], torch.Tensor], size: int) -> tuple[torch.Tensor, Event]:
+        host, made = self.host(size), make()
+        self._downloads.wait_stream(self._steps)
+        with torch.cuda.stream(self._downloads):
+            host.copy_(made.reshape(-1).view(torch.uint8), non_blocking=True)
+        made.record_stream(self._downloads)
+        return host, _CudaEvent(self._downloads)
 
     def event(self) -> Event:
         return _CudaEvent(self._steps)

@@ -20,7 +20,7 @@ from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
 from radixrt.models import CausalLM, load_model, narrow
 from radixrt.models.blocks import Decoder
 from radixrt.models.dummy import dummy_model
-from radixrt.runner.backend import ahead_stepper, choose_device, choose_kernels
+from radixrt.runner.backend import ahead_stepper, choose_device, choose_kernels, device_mover
 from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
@@ -30,7 +30,7 @@ from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_toke
 from radixrt.runner.ranks import Begin, RankedModel, Ranks, rendezvous
 from radixrt.runner.room import check_room
 from radixrt.runner.step import Stepper
-from radixrt.runner.tier import TierWorker
+from radixrt.runner.tier import Mover, TierWorker
 from radixrt.runner.tier_open import hash_weights, open_tier
 
 log = logging.getLogger(__name__)
@@ -73,16 +73,19 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
     model: CausalLM = part.model
     if ranks is not None and part.group is not None:
         model = RankedModel(part.model, facts, part.group, ranks.tell)
-    tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
-    worker = TierWorker(tier, kv) if tier is not None else None
+    mover: Mover | None = None
     sizes = {
         "vocab_size": facts.vocab_size, "vocabulary": known or facts.vocab_size,
         "context_length": part.context_length,
     }  # fmt: skip
     if model.device.type == "cuda":
-        stepper: Stepper = ahead_stepper(model, part.model, kv, **sizes)
+        ahead = ahead_stepper(model, part.model, kv, **sizes)
+        stepper: Stepper = ahead
+        mover = device_mover(ahead.device, part.model, kv)
     else:
         stepper = Stepper(model, kv, **sizes, draft=None if part.draft is None else part.draft.beside(tokens))
+    tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
+    worker = TierWorker(tier, kv, mover) if tier is not None else None
     progress("warming up", 1.0)
     warm_up(stepper)
     ready = RunnerReady(

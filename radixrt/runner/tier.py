@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -41,7 +41,8 @@ class _Order:
     work: TierWork
     began: float
     staged: np.ndarray | None = None
-    """uint8[n, chunk_bytes], what is to be saved."""
+    """uint8[n, chunk_bytes], what is to be saved, once `ready` has returned."""
+    ready: Callable[[], None] | None = None
     refused: int = 0
     loaded: list[bytearray] = field(default_factory=list)
     copied: int = 0
@@ -50,13 +51,40 @@ class _Order:
     errors: int = 0
 
 
+class Mover(Protocol):
+    """Chunks out of the pool and into it."""
+
+    def out(self, slots: np.ndarray) -> tuple[np.ndarray, Callable[[], None] | None]:
+        """Chunks at slots int32[n, C] as they are now, uint8[n, bytes of a chunk], and what to wait for before they are
+        read, if anything."""
+        ...
+
+    def into(self, slots: np.ndarray, chunks: list[bytearray]) -> None:
+        """Chunks, as `out` gave them, into slots int32[n, C]."""
+        ...
+
+
+class HostMover:
+    """For a pool in host memory."""
+
+    def __init__(self, kv: torch.Tensor) -> None:
+        self._kv = kv
+
+    def out(self, slots: np.ndarray) -> tuple[np.ndarray, Callable[[], None] | None]:
+        return copy_out(self._kv, slots), None
+
+    def into(self, slots: np.ndarray, chunks: list[bytearray]) -> None:
+        copy_in(self._kv, slots, chunks)
+
+
 class TierWorker:
     """`take` and `advance` are for the thread that runs the steps, neither ever waits for the disk."""
 
-    def __init__(self, tier: Tier, kv: torch.Tensor) -> None:
-        """kv: the pool, [layers, 2, kv_heads, slots, head_dim]; `tier` is the thread's alone from now on."""
+    def __init__(self, tier: Tier, kv: torch.Tensor, mover: Mover | None = None) -> None:
+        """kv: the pool, [layers, 2, kv_heads, slots, head_dim], which `mover` moves chunks of; `tier` is the thread's
+        alone from now on."""
         self._tier = tier
-        self._kv = kv
+        self._mover = HostMover(kv) if mover is None else mover
         self._failed = 0
         self._staged = 0
         self._loads: deque[_Order] = deque()
@@ -90,7 +118,7 @@ class TierWorker:
             if work.settled < self._failed or self._staged + size > MOST_STAGED:
                 order.refused = wanted
             else:
-                order.staged = copy_out(self._kv, work.save_slots)
+                order.staged, order.ready = self._mover.out(work.save_slots)
                 self._staged += size
         with self._work:
             (self._loads if len(work.load_keys) else self._others).append(order)
@@ -106,7 +134,7 @@ class TierWorker:
         order = self._finished[0]
         chunks = order.loaded[order.copied : order.copied + GROUP]
         if chunks:
-            copy_in(self._kv, order.work.load_slots[order.copied : order.copied + len(chunks)], chunks)
+            self._mover.into(order.work.load_slots[order.copied : order.copied + len(chunks)], chunks)
             order.copied += len(chunks)
         if order.copied < len(order.loaded):
             return True
@@ -146,6 +174,8 @@ class TierWorker:
     def _do(self, order: _Order) -> None:
         tier, work = self._tier, order.work
         if order.staged is not None:
+            if order.ready is not None:
+                order.ready()
             for key, payload in zip(_keys(work.save_keys), order.staged, strict=True):
                 self._put(order, key, memoryview(payload))
         wanted = _keys(work.load_keys)
