@@ -2,8 +2,9 @@
 
     python benchmarks/selects.py [MODEL] [--prompt-tokens 1000] [--options 8] [--rounds 9] [--dtype auto]
 
-The kinds take turns; a table shows the median seconds of each and its ratio to one option. `cold`: the prefix tree is
-empty. `warm`: the prompt is in it, and the options are new ones each time.
+The kinds take turns in changing order; a table shows the median seconds of each, and the median over the rounds of its
+ratio to one option in the same round. `cold`: the prefix tree is empty. `warm`: the prompt is in it, and the options are
+new ones each time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class Bench:
         )
         made[f"{self._options} requests"] = self._requests
         return made
+
+    def shuffled(self) -> list[tuple[str, Callable[[], object]]]:
+        kinds = list(self.kinds().items())
+        self._random.shuffle(kinds)
+        return kinds
 
     def prepare(self, *, warm: bool) -> None:
         self._engine.flush()
@@ -69,16 +75,18 @@ def main() -> None:
         for warm in (False, True):
             times: dict[str, list[float]] = {name: [] for name in bench.kinds()}
             for _ in range(arguments.rounds + 1):
-                for name, run in bench.kinds().items():
+                for name, run in bench.shuffled():
                     bench.prepare(warm=warm)
                     begun = time.perf_counter()
                     run()
                     times[name].append(time.perf_counter() - begun)
-            medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first one warms up
+            kept = {name: values[1:] for name, values in times.items()}  # the first round warms up
+            one = kept["one option"]
             print(f"\n{'warm' if warm else 'cold'}, {arguments.prompt_tokens} prompt tokens, "
                   f"{arguments.option_tokens} tokens an option, {arguments.rounds} rounds")  # fmt: skip
-            for name, seconds in medians.items():
-                print(f"  {name:40} {seconds * 1000:9.1f} ms   x {seconds / medians['one option']:.2f}")
+            for name, seconds in kept.items():
+                ratio = statistics.median(a / b for a, b in zip(seconds, one, strict=True))
+                print(f"  {name:40} {statistics.median(seconds) * 1000:9.1f} ms   x {ratio:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,9 @@ class Branch:
     def before_read(self, future: Future[Any]) -> None:
         """Called by who is about to wait for a result; a plan ends here."""
 
+    def before_join(self, branches: int) -> None:
+        """Called by who is about to wait for so many branches; a plan ends here."""
+
     def submit(self, *operations: Operation) -> None:
         with self.run.changed:
             if self.error is None:

@@ -75,6 +75,7 @@ class Forks(Sequence["ProgramState"]):
         gathered list holds the error in the place of a value that could not be had.
         """
         _check(errors)
+        self._source.branch.before_join(len(self))
         reached = [state.branch.reach() for state in self._states]
         wait(reached, return_when=FIRST_EXCEPTION if errors == "raise" else "ALL_COMPLETED")
         return self._gather(reached, errors)
@@ -82,6 +83,7 @@ class Forks(Sequence["ProgramState"]):
     async def ajoin(self, errors: Errors = "raise") -> list[ProgramError | None]:
         """`join` for `async def` programs."""
         _check(errors)
+        self._source.branch.before_join(len(self))
         reached = [state.branch.reach() for state in self._states]
         waiting = {asyncio.wrap_future(settled(future)): future for future in reached}
         while waiting:

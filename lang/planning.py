@@ -7,30 +7,29 @@ there, and why what the body does before (prints, files) happens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radixrt.backend import Backend
+from radixrt.errors import InvalidRequest
 from radixrt.lang.channel import Channel
 from radixrt.lang.compiled import item_of
 from radixrt.lang.executor import Branch
+from radixrt.lang.ir import Join, Node, lines, tree
 from radixrt.lang.operations import (
     AddText,
-    BeginScope,
     Choose,
     CloseTurn,
-    EndScope,
     EndText,
+    Fills,
     Fork,
     Generate,
     Look,
     OpenTurn,
     Operation,
-    PinText,
-    Prefill,
     Reach,
-    UnpinText,
 )
 from radixrt.lang.run import Run
 from radixrt.lang.services import OpenAI
@@ -39,16 +38,17 @@ from radixrt.segments import Gen as GenItem
 from radixrt.segments import ProgramItem
 from radixrt.segments import Select as SelectItem
 
-SHOWN = 60
-"""Characters of a constant text that the plan shows."""
+if TYPE_CHECKING:
+    from radixrt.lang.state import ProgramState
 
 
 class FirstRead(BaseException):
     """Ends the body of a planned run; not an Exception, so that a body does not take it for a failure."""
 
-    def __init__(self, span: Span | None) -> None:
+    def __init__(self, span: Span | None, what: str) -> None:
         super().__init__("a plan ends at the first read")
         self.span = span
+        self.what = what
 
 
 class PlannedBranch(Branch):
@@ -57,6 +57,8 @@ class PlannedBranch(Branch):
     def __init__(self, run: Run, label: str | None = None, parent: Branch | None = None) -> None:
         super().__init__(run, label, parent)
         self.planned: list[Operation] = []
+        self.spans: list[Span | None] = []
+        """Of each, where it was written."""
 
     def child(self, label: str) -> Branch:
         return PlannedBranch(self.run, label, self)
@@ -64,15 +66,28 @@ class PlannedBranch(Branch):
     def submit(self, *operations: Operation) -> None:
         for operation in operations:
             if isinstance(operation, Look | Reach | EndText):
-                raise FirstRead(here())
+                raise FirstRead(here(), "what the run has come to")
             self.planned.append(operation)
+            self.spans.append(here())
+
+    def before_join(self, branches: int) -> None:
+        self.submit(Join(branches))
+        raise FirstRead(here(), "what its branches gather")
 
     def before_read(self, future: Future[Any]) -> None:
         if not future.done():
-            raise FirstRead(here())
+            raise FirstRead(here(), _name_of(future, self.run))
 
     def read_text(self) -> Channel:
-        raise FirstRead(here())
+        raise FirstRead(here(), "the growing text")
+
+
+def _name_of(future: Future[Any], run: Run) -> str:
+    for branch in run.branches:
+        for operation in branch.planned if isinstance(branch, PlannedBranch) else ():
+            if isinstance(operation, Fills) and operation.variable.future is future and operation.variable.name:
+                return repr(operation.variable.name)
+    return "a value"
 
 
 @dataclass(slots=True)
@@ -80,14 +95,32 @@ class Plan:
     """What `explain` found out; `str(plan)` is the text of it.
 
     `prefix_chars` and `prefix_tokens` are of the constant text before the trunk's first gen or select (tokens: where
-    there is a backend). `stopped` is the line of the first read; `whole`: there is none, and all is known.
+    there is a backend). `stopped` is the line of the first read, `read` what it is of; `whole`: there is none, and all
+    is known.
     """
 
     program: str
     branches: list[PlannedBranch] = field(default_factory=list)
     prefix_tokens: int | None = None
     stopped: Span | None = None
+    read: str = ""
     whole: bool = True
+    again: Callable[..., ProgramState] | None = None
+    """Runs the body that it came from."""
+    known: dict[str, Any] = field(default_factory=dict)
+    """What the body `set`."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What the program does, as far as it is known (`ir.py`)."""
+        return tree(self.branches[0])
+
+    def run(self, *, backend: Backend | OpenAI | None = None, **options: Any) -> ProgramState:
+        """Run what was planned; options as those of `Function.run`. A plan that is whole runs by its nodes alone, the
+        body is not called again; any other begins anew with the body, whose reads are waited for."""
+        if self.again is None:
+            raise InvalidRequest("this plan was not made by compile")
+        return self.again(self, backend=backend, **options)
 
     @property
     def prefix_chars(self) -> int:
@@ -122,41 +155,28 @@ class Plan:
 
     def __str__(self) -> str:
         tokens = f", {self.prefix_tokens} tokens" if self.prefix_tokens is not None else ""
-        lines = [
+        told = [
             f"program {self.program}: {len(self.asked)} gens and selects are known, in {len(self.branches)} branches",
             f"constant prefix: {self.prefix_chars} characters{tokens}",
-            *self._lines(0, "  "),
+            *lines(self.nodes, "  "),
             *self._requests(),
         ]
         if self.whole:
-            lines.append("the body reads nothing that the model writes: this is all of it")
+            told.append("the body reads nothing that the model writes: this is all of it")
         else:
             where = f" at {self.stopped}" if self.stopped else ""
-            lines.append(f"first read{where}: the body waits there for what it reads; what it does then depends on it")
-        return "\n".join(lines)
+            told.append(f"first read{where}, of {self.read}: the body waits there; what it does then depends on it")
+        return "\n".join(told)
 
     def _requests(self) -> list[str]:
         """What runs without a question in between."""
-        lines = []
+        told = []
         for i, branch in enumerate(self.branches):
             asked = sum(isinstance(item, GenItem | SelectItem) for item in self.request(i))
             if asked:
                 label = str(branch.label).rsplit(" > ", 1)[-1] if branch.label else "trunk"
-                lines.append(f"{label}: one program request, gens and selects that follow one another in it: {asked}")
-        return lines
-
-    def _lines(self, index: int, indent: str) -> list[str]:
-        lines: list[str] = []
-        for operation in self.branches[index].planned:
-            if isinstance(operation, Fork):
-                lines.append(f"{indent}fork: {len(operation.children)} branches, which run at once and beside this one")
-                for child in operation.children:
-                    number = next(i for i, branch in enumerate(self.branches) if branch is child)
-                    lines.append(f"{indent}  {str(child.label).rsplit(' > ', 1)[-1]}:")
-                    lines += self._lines(number, indent + "    ")
-            elif words := _words(operation):
-                lines.append(indent + words)
-        return lines
+                told.append(f"{label}: one program request, gens and selects that follow one another in it: {asked}")
+        return told
 
 
 def new_run(program: str, backend: Backend | OpenAI | None) -> tuple[Run, PlannedBranch]:
@@ -180,31 +200,3 @@ async def count_prefix(plan: Plan, backend: Backend) -> None:
             context.show_tools(operation.gen.tools.shown)
     await context.flush(backend)
     plan.prefix_tokens = len(context.ids)
-
-
-def _words(operation: Operation) -> str | None:
-    match operation:
-        case AddText(text=text):
-            return f"text {text!r}" if len(text) <= SHOWN else f"text {text[:SHOWN]!r}... ({len(text)} characters)"
-        case Generate(gen=gen):
-            held = f", held to {gen.constraint.kind}" if gen.constraint else ""
-            limit = f", at most {gen.sampling.max_tokens} tokens" if gen.sampling.max_tokens is not None else ""
-            tools = f", tools: {', '.join(gen.tools.functions)}" if gen.tools else ""
-            samples = f", {gen.sampling.n} samples" if gen.sampling.n > 1 else ""
-            return f"gen {gen.name or '(no name)'} ({gen.span}){limit}{samples}{tools or held}"
-        case Choose(select=select):
-            return f"select {select.name or '(no name)'} ({select.span}) of {len(select.choices)} choices"
-        case OpenTurn(turn=turn):
-            return f"{turn.role}:"
-        case BeginScope(variable=variable):
-            return f"scope {variable.name} begins"
-        case EndScope(variable=variable):
-            return f"scope {variable.name} ends"
-        case Prefill():
-            return "cache: the text so far is computed"
-        case PinText(ttl_s=ttl_s):
-            return f"pin: the text so far is kept for {ttl_s:g} s"
-        case UnpinText():
-            return "unpin: what this branch has pinned is let go"
-        case _:
-            return None

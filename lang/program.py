@@ -14,6 +14,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.body import Body, default_backend
 from radixrt.lang.errors import ProgramError
 from radixrt.lang.expressions import Call
+from radixrt.lang.ir import write
 from radixrt.lang.loop import loop_thread, refuse_on_loop
 from radixrt.lang.options import RunOptions
 from radixrt.lang.planning import FirstRead, Plan, PlannedBranch, count_prefix, new_run
@@ -184,9 +185,9 @@ class Function(Body):
         return await arun_batch(self, batch, backend, num_threads, options, progress_bar=progress_bar)
 
     def compile(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Plan:
-        """The program requests of a run with these arguments, as far as they are known before its first read:
-        `plan.request()`, and `plan.request(i)` for branch i. `run` sends the same without being asked (see `explain`,
-        which is another name for it)."""
+        """The program with these arguments as a tree of nodes (`plan.nodes`, `ir.py`), as far as it is known before its
+        first read, and the program requests that they are: `plan.request()`, and `plan.request(i)` for branch i. `run`
+        sends the same without being asked. `plan.run(backend=...)` runs it; `explain` is another name for this."""
         return self.explain(*args, backend=backend, **kwargs)
 
     def explain(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Plan:
@@ -199,15 +200,37 @@ class Function(Body):
         self._check(args, kwargs)
         chosen = backend if backend is not None else default_backend()
         run, trunk = new_run(self.name, chosen)
-        plan = Plan(self.name)
+        state = ProgramState(run, trunk)
+
+        def again(plan: Plan, *, backend: Backend | OpenAI | None, **options: Any) -> ProgramState:
+            backend = backend if backend is not None else chosen
+            if plan.whole:
+                return Function(_writer(plan)).run(backend=backend, **options)
+            return self.run(*args, backend=backend, **options, **kwargs)
+
+        plan = Plan(self.name, again=again)
         try:
-            self._call(ProgramState(run, trunk), args, kwargs)
+            self._call(state, args, kwargs)
         except FirstRead as read:
-            plan.whole, plan.stopped = False, read.span
+            plan.whole, plan.stopped, plan.read = False, read.span, read.what
+        known = {name: variable.future for name, variable in state.variables().items() if variable.future.done()}
+        plan.known = {name: future.result().raw for name, future in known.items()}
         plan.branches = [branch for branch in run.branches if isinstance(branch, PlannedBranch)]
         if chosen is not None and not isinstance(chosen, OpenAI):
             asyncio.run_coroutine_threadsafe(count_prefix(plan, chosen), loop_thread().loop).result()
         return plan
+
+
+def _writer(plan: Plan) -> Callable[..., None]:
+    """A body that does what a whole plan says."""
+
+    def body(state: ProgramState) -> None:
+        write(state, plan.nodes)
+        for name, value in plan.known.items():
+            state.set(name, value)
+
+    body.__name__ = plan.program
+    return body
 
 
 @contextmanager

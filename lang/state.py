@@ -84,7 +84,7 @@ class ProgramState(Readable):
                 self._content("select")
                 self.branch.submit(Choose(self._declare(expr), expr))
             case RoleBlock(role=role, body=body, name=name, tool_call_id=tool_call_id):
-                with self._turn(Turn(role, name, tool_call_id)):
+                with self.turn(Turn(role, name, tool_call_id)):
                     self._append(body)
             case Call(function=function, args=args, kwargs=kwargs):
                 function.inline(self, args, kwargs)
@@ -93,19 +93,20 @@ class ProgramState(Readable):
 
     def system(self) -> AbstractContextManager[ProgramState]:
         """`with s.system(): s += ...` is the same as `s += system(...)`; so for the next three."""
-        return self._turn(Turn("system"))
+        return self.turn(Turn("system"))
 
     def user(self) -> AbstractContextManager[ProgramState]:
-        return self._turn(Turn("user"))
+        return self.turn(Turn("user"))
 
     def assistant(self) -> AbstractContextManager[ProgramState]:
-        return self._turn(Turn("assistant"))
+        return self.turn(Turn("assistant"))
 
     def tool(self, *, tool_call_id: str | None = None, name: str | None = None) -> AbstractContextManager[ProgramState]:
-        return self._turn(Turn("tool", name, tool_call_id))
+        return self.turn(Turn("tool", name, tool_call_id))
 
     @contextmanager
-    def _turn(self, turn: Turn) -> Iterator[ProgramState]:
+    def turn(self, turn: Turn) -> Iterator[ProgramState]:
+        """What `system()`, `user()`, `assistant()` and `tool()` do."""
         if self._role is not None:
             raise InvalidRequest(f"{turn.role}(...) stands inside {self._role}(...): turns do not nest")
         if self._form == "text":

@@ -26,6 +26,7 @@ from radixrt.lang import (
     gen,
     select,
     set_default_backend,
+    system,
     user,
 )
 from radixrt.lang.loop import loop_thread
@@ -296,6 +297,32 @@ def test_what_fails_in_the_request_is_raised_where_it_is_read(tiny: Engine) -> N
 
     state = program.run(backend=tiny)
     assert state.error is not None and state.error.variable == "b" and state.error.span is not None
+    assert_idle(tiny)
+
+
+def distinct(prompts: list[list[int]]) -> int:
+    """How many tokens there are to compute, if nothing that begins alike is computed twice."""
+    return len({tuple(ids[:end]) for ids in prompts for end in range(1, len(ids) + 1)})
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_what_a_batch_begins_with_alike_is_computed_once(tiny: Engine, at_once: int) -> None:
+    """To the token: arguments that differ late share more than the constant text."""
+
+    @function
+    def sorts(s, ticket):
+        s += system("You sort tickets. " + "Read every ticket twice before you answer. " * 20) + user(ticket)
+        s += assistant(gen("label", max_tokens=1, temperature=0, ignore_eos=True))
+
+    tickets = [f"The pump in hall {i} leaks" for i in range(4)] + [f"Can the lamp be {c}?" for c in ("red", "green")]
+    tiny.flush()
+    before = tiny.stats()
+    states = sorts.run_batch([{"ticket": ticket} for ticket in tickets], backend=tiny, num_threads=at_once)
+    after = tiny.stats()
+    computed = (after.prompt_tokens - before.prompt_tokens) - (after.cached_tokens - before.cached_tokens)
+    prompts = [state.branch.context.ids[: state.meta("label").usage.prompt_tokens] for state in states]
+    assert computed == distinct(prompts)
+    assert computed < len(prompts[0]) + 6 * 20
     assert_idle(tiny)
 
 
