@@ -7,7 +7,7 @@ do not depend on the batch. Clients send kinds of request (`chaos_kinds.py`) one
 each process of the engine, a compile worker too, is ended with SIGKILL in turn. Faults, which make the exit status 1:
 
 - a wrong answer: not what the same request got alone, or not what its constraint allows; an undeclared status
-- a request without an end: no answer, error or event within a minute, a stream or connection cut off without a word
+- a request without an end: no answer, error or event within two minutes, a stream or connection cut off without a word
 - an error that no outage explains, or an outage of more than 30 s
 - afterwards: slots, rows or requests still held, memory that kept growing, an unexpected error in the log,
   a process left
@@ -35,7 +35,7 @@ import httpx
 import psutil
 from chaos_kinds import KEY, KINDS, REFERENCES, Down, Load, Wrong
 
-HANG_S = 60.0
+HANG_S = 120.0
 OUTAGE_S = 30.0
 GRACE_S = 3.0
 """A request that began so long before an outage, or after it, may have met it."""

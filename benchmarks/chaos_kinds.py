@@ -18,6 +18,8 @@ import httpx
 KEY = "chaos-key-0123456789"
 GONE = {500, 503}
 """Statuses of a request whose engine died or is not there."""
+SILENCE_S = 45.0
+"""A stream says something, if only a comment, at least every 15 s."""
 WORDS = (
     "river",
     "stone",
@@ -277,12 +279,18 @@ async def disconnect(load: Load) -> None:
 
 async def slow_reader(load: Load) -> None:
     reader, writer = await _begin(load, streamed=True)
+    received = b""
     try:
-        received = b""
-        for _ in range(4):
-            await asyncio.sleep(load.choice.random() / 2)
-            received += await reader.read(512)
-        received += await reader.read()
+        while True:
+            if len(received) < 2000:
+                await asyncio.sleep(load.choice.random() / 2)
+            async with asyncio.timeout(SILENCE_S):
+                more = await reader.read(512)
+            if not more:
+                break
+            received += more
+    except TimeoutError:
+        raise Wrong(f"silent for {SILENCE_S:.0f} s after {received[-200:]!r}") from None
     finally:
         writer.close()
     if b'"error"' in received:
