@@ -129,7 +129,7 @@ def test_generated_requests_find_no_fault(long: bool) -> None:
     schemathesis.checks.load_all_checks()
     checks = [schemathesis.checks.CHECKS.get_one(name) for name in CHECKS]
     often = settings(
-        max_examples=300 if long else 4, deadline=None, database=None, derandomize=not long,
+        max_examples=300 if long else 3, deadline=None, database=None, derandomize=not long,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     seen: dict[str, set[int]] = {}
