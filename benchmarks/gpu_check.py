@@ -24,7 +24,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU, under Triton's interpreter")
     parser.add_argument("--out", default=os.environ.get("OUT"), help="folder for gpu_check.json (default: $OUT)")
-    parser.add_argument("--model", default="llama-3-8b", help="llama-3-8b or qwen3-8b, with random weights")
+    parser.add_argument(
+        "--model", default="llama-3-8b", help="llama-3-8b, qwen3-8b or qwen3-30b-a3b, with random weights"
+    )
     parser.add_argument("--parts", default="123", help="1: kernels against float64; 2: their speed; 3: a model")
     arguments = parser.parse_args()
     if arguments.smoke:

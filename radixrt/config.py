@@ -31,8 +31,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DType = "auto"
     """auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32."""
     load_format: LoadFormat = "auto"
-    """dummy: random weights, made on the device; `model` is then a directory with config.json, or llama-3-8b, qwen3-8b
-    (`radixrt.checkpoint.shapes`)."""
+    """dummy: random weights, made on the device; `model` is then a directory with config.json, or llama-3-8b, qwen3-8b,
+    qwen3-30b-a3b (`radixrt.checkpoint.shapes`)."""
     device: DeviceName = "auto"
     """auto: a GPU where torch finds one, else the CPU."""
     attention: Attention = "auto"

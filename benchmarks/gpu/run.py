@@ -22,8 +22,10 @@ from radixrt.runner.cells import Planner
 from radixrt.runner.device import CudaDevice
 from radixrt.runner.draws import draw_triton
 
-TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300}  # fmt: skip
+TINY = {
+    "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300,
+}  # fmt: skip
 
 
 class AtOnce:
@@ -69,11 +71,11 @@ class AtOnce:
 def measure(device: str, small: bool, name: str, ceilings: dict[str, float]) -> list[dict[str, Any]]:
     if small:
         cells.LEAST_ITEMS = 3  # the interpreter takes its time for programs that do nothing
-    config = config_from_hf(SHAPES[name] | (TINY if small else {}), {})
+    config = config_from_hf(SHAPES[name] | ({k: v for k, v in TINY.items() if k in SHAPES[name]} if small else {}), {})
     dtype = torch.float32 if small else torch.bfloat16
     model = dummy_model(config, dtype=dtype, device=device)
     model.use(triton)
-    read = sum(view.nbytes for name, view in model.parameters().items() if "embed_tokens" not in name)
+    read = sum(_read(name, view, config) for name, view in model.parameters().items())
     rows, context, steps = (2, 66, 1) if small else (64, 4096, 64)
     slots = rows * (context // 8) + context + rows * (steps + 4) * 3
     pool = torch.zeros(
@@ -98,6 +100,14 @@ def measure(device: str, small: bool, name: str, ceilings: dict[str, float]) -> 
     tree = fresh().decode(rows, context, steps, shared=True)
     found.append({"what": f"{name}, decode of {rows} rows below one prefix of {context} tokens", **tree})
     return found
+
+
+def _read(name: str, view: torch.Tensor, config: ModelConfig) -> float:
+    """Bytes of a weight that one token reads: a line of the embedding, of experts those that it chooses."""
+    if "embed_tokens" in name:
+        return 0.0
+    share = config.experts_per_token / config.num_experts if ".experts." in name else 1.0
+    return float(view.nbytes * share)
 
 
 class Rig:

@@ -8,7 +8,7 @@ import msgspec
 
 from radixrt.errors import ModelError
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")
 """What the models room runs."""
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
@@ -46,6 +46,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One of ARCHITECTURES."""
     hidden_size: int
     intermediate_size: int
+    """Width of the MLP, or of each expert."""
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -71,6 +72,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Every layer attends to this many latest positions only; None: to all."""
     dtype: str
     """Type most weights are stored in, as torch names it (float32, float16, bfloat16); float32 when quantized."""
+    num_experts: int = 0
+    """0: every layer has one MLP."""
+    experts_per_token: int = 0
+    normalize_experts: bool = True
+    """The weights of a token's experts sum to 1."""
     quantization: str | None
     """ggml type most weights are stored in (for example Q4_1); None: not quantized."""
 
@@ -82,6 +88,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in sizes:
             if not getattr(self, name) > 0:
                 raise ModelError(f"the model's configuration is broken: {name} is {getattr(self, name)}")
+        if (
+            self.num_experts < 0
+            or not 0 <= self.experts_per_token <= self.num_experts
+            or (self.num_experts > 0 and not self.experts_per_token)
+        ):
+            raise ModelError(
+                f"the model's configuration is broken: {self.experts_per_token} of {self.num_experts} experts a token"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
                 f"the model's configuration is broken: {self.num_heads} heads do not share {self.num_kv_heads} "

@@ -32,11 +32,12 @@ def config_from_hf(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry])
     hidden = fields.integer("hidden_size")
     layers = fields.integer("num_hidden_layers")
     head_dim = fields.integer("head_dim", _HEAD_DIM.get(architecture, hidden // max(heads, 1)))
+    experts = architecture == "qwen3_moe"
     theta, scaling, context = _rope(raw, fields.integer("max_position_embeddings"))
     return ModelConfig(
         architecture=architecture,
         hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
+        intermediate_size=fields.integer("moe_intermediate_size" if experts else "intermediate_size"),
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=fields.integer("num_key_value_heads", heads),
@@ -49,7 +50,10 @@ def config_from_hf(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry])
         tie_word_embeddings=fields.boolean("tie_word_embeddings", False),
         attention_bias=architecture == "qwen2" or fields.boolean("attention_bias", False),
         mlp_bias=fields.boolean("mlp_bias", False),
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture in ("qwen3", "qwen3_moe"),
+        num_experts=fields.integer("num_experts", raw.get("num_local_experts")) if experts else 0,
+        experts_per_token=fields.integer("num_experts_per_tok") if experts else 0,
+        normalize_experts=fields.boolean("norm_topk_prob", False) if experts else True,
         sliding_window=_sliding_window(raw, fields, architecture, layers, context),
         dtype=_stored_dtype(raw, tensors),
         quantization=None,
@@ -100,8 +104,11 @@ def _refuse_what_differs(raw: dict[str, Any]) -> None:
         )
     if (act := raw.get("hidden_act") or raw.get("hidden_activation") or "silu") not in ("silu", "swish"):
         raise ModelError(f"the activation {act!r} is not supported; silu is")
-    if raw.get("num_experts") or raw.get("num_local_experts"):
-        raise ModelError("mixture-of-experts models are not supported")
+    if raw.get("model_type") == "qwen3_moe":
+        if raw.get("mlp_only_layers") or raw.get("decoder_sparse_step", 1) != 1:
+            raise ModelError("mixture-of-experts models of which only some layers have experts are not supported")
+    elif raw.get("num_experts") or raw.get("num_local_experts"):
+        raise ModelError("mixture-of-experts models but qwen3_moe are not supported")
 
 
 def _rope(raw: dict[str, Any], max_positions: int) -> tuple[float, RopeScaling, int]:

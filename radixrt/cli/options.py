@@ -54,8 +54,8 @@ FLAGS: dict[str, Any] = {
     ),
     "load_format": typer.Option(
         "--load-format",
-        help="dummy: random weights in the shape of MODEL, a directory with config.json, llama-3-8b or qwen3-8b: to "
-        "measure speed.",
+        help="dummy: random weights in the shape of MODEL, a directory with config.json, llama-3-8b, qwen3-8b or "
+        "qwen3-30b-a3b: to measure speed.",
         rich_help_panel=MODEL,
     ),
     "dtype": typer.Option(

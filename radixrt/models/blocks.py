@@ -61,7 +61,7 @@ class Layer:
     def __init__(self, config: ModelConfig, traits: Traits, dtype: torch.dtype, device: torch.device) -> None:
         self.heads, self.kv_heads, self.width = config.num_heads, config.num_kv_heads, config.head_dim
         self.window, self.eps, self.kernels = traits.sliding_window, config.rms_norm_eps, kernels.select(device)
-        hidden, inner = config.hidden_size, config.intermediate_size
+        hidden = config.hidden_size
         self.input_norm = torch.empty(hidden, dtype=dtype, device=device)
         self.mlp_norm = torch.empty(hidden, dtype=dtype, device=device)
         self.q_norm = torch.empty(self.width, dtype=dtype, device=device) if traits.qk_norm else None
@@ -69,31 +69,42 @@ class Layer:
         projected = (self.heads + 2 * self.kv_heads) * self.width
         self.qkv = Linear(hidden, projected, traits.qkv_bias, dtype, device)
         self.output = Linear(self.heads * self.width, hidden, traits.output_bias, dtype, device)
-        self.gate_up = Linear(hidden, 2 * inner, traits.mlp_bias, dtype, device)
-        self.down = Linear(inner, hidden, traits.mlp_bias, dtype, device)
+        self.make_mlp(config, traits, dtype, device)
         self.group: Group | None = None
         """The ranks that hold the other heads and columns."""
+
+    def make_mlp(self, config: ModelConfig, traits: Traits, dtype: torch.dtype, device: torch.device) -> None:
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_up = Linear(hidden, 2 * inner, traits.mlp_bias, dtype, device)
+        self.down = Linear(inner, hidden, traits.mlp_bias, dtype, device)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Views to load into, by the names that transformers gives them within a layer."""
         query, key = self.heads * self.width, self.kv_heads * self.width
-        hidden, inner = self.down.weight.shape
         views = {"input_layernorm.weight": self.input_norm, "post_attention_layernorm.weight": self.mlp_norm}
         views |= self.qkv.parts({"self_attn.q_proj": query, "self_attn.k_proj": key, "self_attn.v_proj": key})
-        views |= self.output.parts({"self_attn.o_proj": hidden})
-        views |= self.gate_up.parts({"mlp.gate_proj": inner, "mlp.up_proj": inner})
-        views |= self.down.parts({"mlp.down_proj": hidden})
+        views |= self.output.parts({"self_attn.o_proj": len(self.input_norm)})
+        views |= self.mlp_parameters()
         if self.q_norm is not None and self.k_norm is not None:
             views |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
         return views
 
+    def mlp_parameters(self) -> dict[str, torch.Tensor]:
+        hidden, inner = self.down.weight.shape
+        views = self.gate_up.parts({"mlp.gate_proj": inner, "mlp.up_proj": inner})
+        return views | self.down.parts({"mlp.down_proj": hidden})
+
     def linears(self) -> dict[str, tuple[Linear, list[str]]]:
         """Each product of the layer, and the projections that lie in it, by transformers' names within a layer."""
+        return self.attention_linears() | {
+            "gate_up": (self.gate_up, ["mlp.gate_proj", "mlp.up_proj"]),
+            "down": (self.down, ["mlp.down_proj"]),
+        }
+
+    def attention_linears(self) -> dict[str, tuple[Linear, list[str]]]:
         return {
             "qkv": (self.qkv, ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
             "output": (self.output, ["self_attn.o_proj"]),
-            "gate_up": (self.gate_up, ["mlp.gate_proj", "mlp.up_proj"]),
-            "down": (self.down, ["mlp.down_proj"]),
         }
 
     def attention(
@@ -143,13 +154,14 @@ class Decoder:
         dtype: torch.dtype,
         device: torch.device,
         rope_factors: torch.Tensor | None = None,
+        layer: type[Layer] = Layer,
     ) -> None:
         """`tied`: the head is the embedding (one storage)."""
         self.config, self.dtype, self.device, self.kernels = config, dtype, device, kernels.select(device)
         self.rotary = Rotary(config, device, rope_factors)
         self.embedding = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
         self.head = self.embedding if tied else torch.empty_like(self.embedding)
-        self.layers = [Layer(config, traits, dtype, device) for _ in range(config.num_layers)]
+        self.layers = [layer(config, traits, dtype, device) for _ in range(config.num_layers)]
         self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
         self.narrow: Narrow | None = None
         """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""

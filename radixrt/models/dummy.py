@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from radixrt.checkpoint import ModelConfig
-from radixrt.models.blocks import Decoder
-from radixrt.models.load import TRAITS
+from radixrt.models.blocks import Decoder, Layer
+from radixrt.models.load import LAYERS, TRAITS
 from radixrt.models.parallel import Group, split
 
 SPREAD = 0.02
@@ -32,6 +32,7 @@ def dummy_model(
             tied=bool(config.tie_word_embeddings),
             dtype=dtype,
             device=torch.device(device),
+            layer=LAYERS.get(config.architecture, Layer),
         )
         generator = torch.Generator(model.device).manual_seed(seed + (part.rank if part is not None else 0))
         for name, view in model.parameters().items():

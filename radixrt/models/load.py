@@ -11,8 +11,8 @@ import torch
 from radixrt.checkpoint import Checkpoint, ModelConfig
 from radixrt.config import Weights
 from radixrt.errors import ModelError
-from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3
-from radixrt.models.blocks import Decoder, Traits
+from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3, qwen3_moe
+from radixrt.models.blocks import Decoder, Layer, Traits
 from radixrt.models.gguf_weights import GgufWeights
 from radixrt.models.packed_file import PackedFile
 from radixrt.models.parallel import Group, Part, PartOfWeights, split
@@ -26,7 +26,10 @@ TRAITS: dict[str, Callable[[ModelConfig], Traits]] = {
     "mistral": mistral.traits,
     "qwen2": qwen2.traits,
     "qwen3": qwen3.traits,
+    "qwen3_moe": qwen3_moe.traits,
 }
+LAYERS: dict[str, type[Layer]] = {"qwen3_moe": qwen3_moe.MoeLayer}
+"""Architectures whose layers are not plain ones."""
 
 _HEAD, _EMBEDDING, _OUTPUT_BIAS = packing.HEAD, packing.EMBEDDING, "model.layers.0.self_attn.o_proj.bias"
 _COMPUTED = ".rotary_emb.inv_freq"
@@ -118,6 +121,7 @@ def _build(
         dtype=dtype,
         device=device,
         rope_factors=factors,
+        layer=LAYERS.get(config.architecture, Layer),
     )
 
 

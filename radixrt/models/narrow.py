@@ -90,6 +90,8 @@ def _obstacle(model: Decoder) -> str | None:
         return "it is for CPUs"
     if model.group is not None:
         return "it is for one rank"
+    if config.num_experts:
+        return "it is for models without experts"
     if model.dtype != torch.bfloat16:
         return "it is for dtype bfloat16"
     if config.head_dim % 2 or config.head_dim > 256 or config.intermediate_size % 16:

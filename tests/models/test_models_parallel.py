@@ -57,6 +57,7 @@ def together(ranks: int, work: Callable[[GlooThread], torch.Tensor]) -> list[tor
     [
         ("llama, tied", 2, {}),
         ("qwen3", 2, {}),
+        ("qwen3_moe", 2, {}),
         ("qwen2", 2, {"num_attention_heads": 6, "num_key_value_heads": 3}),  # 2 + 1 heads, and biases
         ("llama, biases", 3, {"num_attention_heads": 6, "num_key_value_heads": 3}),
         ("llama, untied, llama3 rope", 6, {}),  # three ranks to each key-value head
