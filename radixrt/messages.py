@@ -646,6 +646,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     forward_s: float
     mask_wait_s: float
     sample_s: float
+    parts: dict[str, float] = {}
+    """Seconds by part of the step: `radixrt.runner.parts` names them."""
 
 
 class TierWork(Message, frozen=True, kw_only=True):

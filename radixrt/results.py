@@ -322,6 +322,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float = 0.0
     mask_s: float = 0.0
     mask_wait_s: float = 0.0
+    step_parts: dict[str, float] = {}
+    """Seconds of the runner's steps by part: wait, plan, embed, products, attention, pointwise, head, sample, send, ..;
+    `wait` holds the time without any work, too."""
     grammar_compiles: int = 0
     grammar_backends: dict[str, int] = {}
     """Constraints compiled, by the back end that took them."""

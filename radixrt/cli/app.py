@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from radixrt import __version__
-from radixrt.cli import cache, chat, demo, grammar, models, run, serve, top
+from radixrt.cli import bench, cache, chat, demo, grammar, models, run, serve, top
 from radixrt.cli.failure import report
 from radixrt.errors import RadixrtError
 
@@ -51,6 +51,7 @@ app.command("run", context_settings={"allow_extra_args": True, "allow_interspers
 app.command("pull")(models.pull)
 app.command("models")(models.models)
 app.command("top")(top.top)
+app.command("bench")(bench.bench)
 app.command("cache")(cache.cache)
 app.add_typer(grammar.app, name="grammar")
 

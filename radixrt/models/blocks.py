@@ -165,6 +165,7 @@ class Decoder:
         self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
         self.narrow: Narrow | None = None
         """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""
+        self.compiled_last = False
         self.part: Part | None = None
         self.group: Group | None = None
 
@@ -173,6 +174,11 @@ class Decoder:
         self.narrow, self.kernels = None, ops
         for layer in self.layers:
             layer.kernels = ops
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Seconds of the last `forward` by part, where it was one call of the compiled path; else nothing."""
+        return self.narrow.decoder.spent if self.narrow is not None and self.compiled_last else {}
 
     def join(self, part: Part, group: Group) -> None:
         """From now on this model is `part` of one that `group` holds together; its config is `part.config(whole)`.
@@ -208,7 +214,9 @@ class Decoder:
         fits = self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
         if self.narrow is not None and fits:
             cos, sin = self.rotary.tables(positions, torch.float32)
+            self.compiled_last = True
             return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout)
+        self.compiled_last = False
         ops, eps = self.kernels, self.config.rms_norm_eps
         cos, sin = self.rotary.tables(positions, self.dtype)
         if self.part is not None and self.group is not None:

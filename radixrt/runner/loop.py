@@ -55,6 +55,7 @@ def _run(inbox: Inbox, stepper: Stepper, plan: StepPlan) -> bool:
     """Compute and answer a plan; False where it raised."""
     try:
         inbox.send(stepper.run(plan, lambda: inbox.masks(plan.step)))
+        stepper.parts.sent()
     except Exception as error:
         log.exception("step %d failed", plan.step)
         fail(inbox, plan, error)

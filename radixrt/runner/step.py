@@ -17,6 +17,7 @@ from radixrt.kernels.layout import AttentionLayout
 from radixrt.messages import Score, ScoreSpec, StepMasks, StepPlan, StepResult
 from radixrt.runner import adjust, logprobs
 from radixrt.runner.draft import Ask, DraftModel, Proposals
+from radixrt.runner.parts import Parts
 from radixrt.runner.plan import Layout, Limits, lay_out
 from radixrt.runner.rows import PlanError, Rows
 from radixrt.runner.sampler import sample
@@ -61,6 +62,7 @@ class Stepper:
         self._vocabulary = min(vocabulary, vocab_size)
         self.limits = Limits(vocab_size=vocab_size, kv_tokens=kv.shape[3], context_length=context_length)
         self.rows = Rows(vocab_size, model.device)
+        self.parts = Parts()
 
     def run(self, plan: StepPlan, masks: Callable[[], StepMasks]) -> StepResult:
         """Compute `plan`. `masks()` gives its token masks, waiting for them if need be; called only where it has any.
@@ -68,6 +70,7 @@ class Stepper:
         Whatever is raised, closes and opens are applied, and the rows of the step count as having lost their token.
         """
         try:
+            self.parts.begin()
             self._open_and_close(plan)
             return self._run(plan, masks)
         except BaseException:
@@ -97,13 +100,18 @@ class Stepper:
         started = perf_counter()
         layout = lay_out(plan, self.rows, self.limits)
         attention = AttentionLayout.from_plan(plan, self._model.device)
+        self.parts.lap("plan")
         hidden = self._forward(plan, layout, attention)
+        spent = getattr(self._model, "spent", None)
+        self.parts.lap("embed" if spent else "layers", spent)
         scores = logprobs.scores(self._model.logits, hidden, [wanted(layout, spec) for spec in plan.scores])
         if not layout.sampled.size:
-            return answer(plan, scores=scores, forward_s=perf_counter() - started)
+            self.parts.lap("head")
+            return answer(plan, scores=scores, forward_s=perf_counter() - started, parts=self.parts.end())
 
         logits = self._model.logits(hidden[torch.from_numpy(layout.at).to(hidden.device)])
         forwarded = perf_counter()
+        self.parts.lap("head")
 
         rows = layout.rows[layout.sampled]
         positions = plan.positions[layout.at].astype(np.int64) + 1
@@ -112,11 +120,13 @@ class Stepper:
         own, top_ids, top_logprobs = self._own_logprobs(logits, wants, int(asked.max(initial=0)))
         self._adjust(logits, rows, positions, layout.standing)
         prepared = perf_counter()
+        self.parts.lap("adjust")
 
         mask_wait_s = 0.0
         if layout.masked.size:
             bitmask = masks().bitmask
             mask_wait_s = perf_counter() - prepared
+            self.parts.lap("mask wait")
             if bitmask.ndim != 2 or len(bitmask) != len(layout.masked) or bitmask.dtype != np.int32:
                 raise PlanError("the token masks do not fit the step's masked rows")
             adjust.apply_bitmask(logits, layout.masked, bitmask)
@@ -125,6 +135,7 @@ class Stepper:
         tokens[torch.from_numpy(layout.lost[layout.sampled]).to(tokens.device)] = -1
         on_host = self.rows.sampled(rows, tokens, layout.standing)
         sampled = perf_counter()
+        self.parts.lap("sample")
         chosen = np.zeros(len(rows), np.float32)
         if own is not None:
             picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
@@ -140,6 +151,7 @@ class Stepper:
             forward_s=forwarded - started,
             mask_wait_s=mask_wait_s,
             sample_s=sampled - forwarded - mask_wait_s,
+            parts=self.parts.end(),
         )
 
     def _propose(
@@ -223,6 +235,7 @@ def answer(
     forward_s: float,
     mask_wait_s: float = 0.0,
     sample_s: float = 0.0,
+    parts: dict[str, float] | None = None,
 ) -> StepResult:
     return StepResult(
         step=plan.step,
@@ -237,4 +250,5 @@ def answer(
         forward_s=forward_s,
         mask_wait_s=mask_wait_s,
         sample_s=sample_s,
+        parts=parts or {},
     )

@@ -65,6 +65,7 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
         step_s=stats.step_s,
         mask_s=stats.mask_s,
         mask_wait_s=stats.mask_wait_s,
+        step_parts=dict(stats.parts),
         finished=dict(stats.finished),
         queue_s=stats.queue.pair,
         ttft_s=stats.first_token.pair,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from radixrt.messages import StepPlan, StepResult
@@ -40,6 +40,8 @@ class Stats:
     step_s: float = 0.0
     mask_s: float = 0.0
     mask_wait_s: float = 0.0
+    parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of the runner's steps by part."""
     finished: Counter[str] = field(default_factory=Counter)
     queue: Sum = field(default_factory=Sum)
     first_token: Sum = field(default_factory=Sum)
@@ -56,6 +58,8 @@ class Stats:
     def settled(self, result: StepResult) -> None:
         self.step_s += result.forward_s + result.sample_s + result.draft_s
         self.mask_wait_s += result.mask_wait_s
+        for name, seconds in result.parts.items():
+            self.parts[name] += seconds
 
     def token(self, since_last_s: float | None) -> None:
         """A token was sampled; `since_last_s` is None for a row's first."""

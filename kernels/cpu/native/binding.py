@@ -110,6 +110,7 @@ class Step(ctypes.Structure):
         ("pool", c_int64),
         ("out", c_void_p),
         ("scratch", c_void_p),
+        ("spent", c_void_p),
     ]
 
 

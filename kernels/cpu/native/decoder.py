@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ class NarrowDecoder:
         self._layers = list(layers)
         self._norms: list[torch.Tensor] = []
         self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._spent = (ctypes.c_double * 3)()
         structs = (LayerWeights * len(layers))(
             *(
                 LayerWeights(
@@ -106,13 +108,20 @@ class NarrowDecoder:
             kv=kv.data_ptr(),
             pool=kv.shape[3],
             out=out.data_ptr(),
+            spent=ctypes.addressof(self._spent),
         )
+        self._spent[:] = [0.0, 0.0, 0.0]
         needed = self._library.radixrt_forward_bytes(self._struct, step)
         if needed > self._scratch.numel():
             self._scratch = torch.empty(needed * 5 // 4, dtype=torch.uint8)
         step.scratch = self._scratch.data_ptr()
         self._library.radixrt_forward(self._struct, step, is_half(kv))
         return out
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Seconds of the last call, by part; waiting for the other threads is in them."""
+        return dict(zip(("pointwise", "products", "attention"), self._spent, strict=True))
 
     def _norm(self, weight: torch.Tensor | None) -> int | None:
         if weight is None:

@@ -3,6 +3,8 @@
 //
 // The residual and everything pointwise stay float32.
 #pragma once
+#include <omp.h>
+
 #include <atomic>
 #include <initializer_list>
 
@@ -31,6 +33,7 @@ struct Step {
     int64_t pool;
     void *out;               // [tokens, hidden] of the pool's type
     void *scratch;
+    double *spent;           // [3] or null: seconds of pointwise parts, of products, of attention, waits included
 };
 
 typedef std::atomic<int64_t> Counter;
@@ -142,14 +145,25 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
     const int64_t tokens = step.reads.tokens, heads = d.kv_heads * d.group, hidden = d.hidden;
     const int64_t attended = heads * d.width, qkv_width = attended + 2 * d.kv_heads * d.width;
     const int64_t half_layer = d.kv_heads * step.pool * d.width;
+    enum { POINTWISE, PRODUCTS, ATTENTION };
+    const bool timed = step.spent && thread == 0;
+    double last = timed ? omp_get_wtime() : 0;
+    auto spend = [&](int part) {
+        if (!timed) return;
+        const double now = omp_get_wtime();
+        step.spent[part] += now - last;
+        last = now;
+    };
 
     auto each_token = [&](auto work) {
         for (int64_t t = thread; t < tokens; t += threads) work(t);
 #pragma omp barrier
+        spend(POINTWISE);
     };
     auto each_tile = [&](Counter &counter, const Linear &w, int64_t count, auto work) {
         share(counter, count, chunk(w), work);
 #pragma omp barrier
+        spend(PRODUCTS);
     };
     auto linear = [&](Counter &counter, const Linear &w, const Rows &x, float *y) {
         each_tile(counter, w, tiles(w), [&](int64_t tile) { linear_tile(w, tile, x, tokens, y); });
@@ -173,6 +187,7 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         share(counters[1], cut.tasks(d.kv_heads), 1,
               [&](int64_t task) { attention_task<Pool>(step.reads, h, cut, task, b.partial); });
 #pragma omp barrier
+        spend(ATTENTION);
         each_token([&](int64_t t) {
             if (cut.splits > 1)
                 for (int64_t i = t * heads; i < (t + 1) * heads; i++)

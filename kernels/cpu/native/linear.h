@@ -231,7 +231,9 @@ static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows 
         const float inverse = largest_magnitude > 0 ? 127 / largest_magnitude : 0;
         int8_t *to = x.bytes + row * inputs + g * GROUP;
         vi total = vi{};
+        vf spoiled = vf{};
         for (int i = 0; i < GROUP; i += VL) {
+            spoiled += load<vf>(part + i) * 0.0f;
             const vf magic = all(12582912.0f);  // rounds to an integer
             vi n = (vi)(load<vf>(part + i) * inverse + magic) - (vi)magic;
             total += n;
@@ -240,9 +242,8 @@ static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows 
         }
         int32_t sum_of_integers = 0;
         for (int i = 0; i < VL; i++) sum_of_integers += total[i];
-        float spoiled = 0;
-        for (int i = 0; i < GROUP; i++) spoiled += part[i] * 0;
-        x.scales[row * groups + g] = scale + spoiled;
-        x.sums[row * groups + g] = scale * sum_of_integers + spoiled;
+        const float nothing = sum(spoiled);  // or NaN
+        x.scales[row * groups + g] = scale + nothing;
+        x.sums[row * groups + g] = scale * sum_of_integers + nothing;
     }
 }
