@@ -508,10 +508,12 @@ class Engine:
         if self._info is None:
             # A process that cannot start says why before it ends; give its words a moment to arrive.
             if not self._ready.wait(1.0):
-                self._failure = StartupError(f"the {name} process {how} before the engine was ready")
+                self._failure = StartupError(
+                    f"the {name} process {how} before the engine was ready", code="process_died"
+                )
                 self._ready.set()
             return
-        self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted")
+        self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted", code="process_died")
         log.error("%s", self._failure.message)
         self._connection.fail(self._failure)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +18,8 @@ app = typer.Typer(
     name="radixrt",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    # Rich cuts long option names where the terminal is narrow; plain help gives each its own line.
+    rich_markup_mode="rich" if shutil.get_terminal_size().columns >= 110 else None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -40,7 +42,7 @@ def radixrt(
     MODEL is a short name (`radixrt models` lists them), a directory with
     config.json and safetensors, a GGUF file, or a hub name.
 
-    [dim]Example:[/dim]  radixrt serve smollm2-135m
+    Example:  radixrt serve smollm2-135m
     """
 
 

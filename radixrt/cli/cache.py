@@ -45,7 +45,7 @@ def cache(
     requests found it, how many use it now, its pins and its age.
     Ends with Ctrl-C.
 
-    [dim]Example:[/dim]  radixrt cache --url http://127.0.0.1:8000
+    Example:  radixrt cache --url http://127.0.0.1:8000
     """
     import httpx
     from rich.console import Console

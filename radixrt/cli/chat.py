@@ -35,7 +35,7 @@ def chat(
 
     /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves. With piped input every line is a question.
 
-    [dim]Example:[/dim]  radixrt chat smollm2-135m --system "Answer in one sentence."
+    Example:  radixrt chat smollm2-135m --system "Answer in one sentence."
     """
     from radixrt import SamplingParams
     from radixrt.cli.conversation import Conversation, talk

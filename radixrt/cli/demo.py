@@ -20,7 +20,7 @@ def demo(
 
     The model (about 90 MB) is fetched once and kept under RADIXRT_HOME.
 
-    [dim]Example:[/dim]  radixrt demo
+    Example:  radixrt demo
     """
     from radixrt import Engine
     from radixrt.demo import run_demo

@@ -22,7 +22,7 @@ def report(error: RadixrtError, arguments: Sequence[str] = ()) -> None:
         traceback.print_exception(error)
     print(f"error: {error.message}", file=sys.stderr)
     hint = HINTS.get(type(error).__name__)
-    if hint is not None and not debug:
+    if hint is not None and not debug and (type(error).__name__ == "NotFound" or error.code == "process_died"):
         print(hint, file=sys.stderr)
 
 

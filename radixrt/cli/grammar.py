@@ -23,7 +23,7 @@ Backend = Literal["auto", "llguidance", "xgrammar", "outlines"]
 def grammar() -> None:
     """Look at constraints: schemas, regexes, grammars.
 
-    [dim]Example:[/dim]  radixrt grammar check --model smollm2-135m schema.json
+    Example:  radixrt grammar check --model smollm2-135m schema.json
     """
 
 
@@ -67,7 +67,7 @@ def check(
 
     Exit code 1 where the constraint is refused, an instance is not accepted, or (--cases) an invalid one is.
 
-    [dim]Example:[/dim]  radixrt grammar check --model smollm2-135m '{"type": "integer"}' 7 '"x"'
+    Example:  radixrt grammar check --model smollm2-135m '{"type": "integer"}' 7 '"x"'
     """
     from radixrt.checkpoint import open_checkpoint, resolve
     from radixrt.grammar.check import Checker

@@ -18,7 +18,7 @@ def pull(
 
     Prints the path of the model's files.
 
-    [dim]Example:[/dim]  radixrt pull smollm2-135m
+    Example:  radixrt pull smollm2-135m
     """
     from radixrt.checkpoint import resolve
 
@@ -30,7 +30,7 @@ def pull(
 def models() -> None:
     """List the models that have a short name, and those in the cache.
 
-    [dim]Example:[/dim]  radixrt models
+    Example:  radixrt models
     """
     import sys
 

@@ -43,7 +43,7 @@ def run(
 
     Options of radixrt stand before FILE.py; what stands after it is the script's.
 
-    [dim]Example:[/dim]  radixrt run --model smollm2-135m lang/examples/few_shot.py
+    Example:  radixrt run --model smollm2-135m lang/examples/few_shot.py
     """
     if base_url is not None:
         from radixrt import Client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -130,7 +131,7 @@ def serve(
     process of the engine dies, running requests fail, /health says 503, and
     the engine is started again (--on-engine-death).
 
-    [dim]Example:[/dim]  radixrt serve smollm2-135m --port 8000
+    Example:  radixrt serve smollm2-135m --port 8000
     """
     from radixrt import Engine
     from radixrt.process import setup_logging
@@ -143,15 +144,16 @@ def serve(
     if (ssl_certfile is None) != (ssl_keyfile is None) or (ssl_ca_certs and not ssl_certfile):
         raise typer.BadParameter("--ssl-certfile and --ssl-keyfile go together, --ssl-ca-certs with both")
     setup_logging(engine_options["log_level"], "server", engine_options["log_format"])
+    keys = keys_of(api_key or (), file=api_key_file, admin=admin_api_key)
     with Stages() as stages:
-        banner = Banner(stages)
+        banner = Banner(stages, uds, key_needed=bool(keys))
         serve_http(
             lambda: Engine(model, **engine_options, on_progress=stages),
             host=host,
             port=port,
             uds=uds,
             tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if ssl_certfile and ssl_keyfile else None,
-            keys=keys_of(api_key or (), file=api_key_file, admin=admin_api_key),
+            keys=keys,
             allowed_hosts=allowed_host or (),
             cors_origins=cors_origin or (),
             tracing=over_http(otlp_endpoint) if otlp_endpoint else None,
@@ -166,8 +168,10 @@ def serve(
 class Banner:
     """What a starting server says on stderr: where it listens at once, and what it serves when it does."""
 
-    def __init__(self, stages: Stages) -> None:
+    def __init__(self, stages: Stages, uds: Path | None = None, *, key_needed: bool = False) -> None:
         self._stages = stages
+        self._uds = uds
+        self._key_needed = key_needed
         self._url = ""
 
     def bound(self, url: str) -> None:
@@ -181,17 +185,19 @@ class Banner:
             f"{info.kv_tokens:,} KV tokens, context {info.context_length:,}"
         )
         say("try:")
-        say(f"  {curl(self._url, info)}")
+        say(f"  {curl(self._url, info, self._uds, key_needed=self._key_needed)}")
 
 
-def curl(url: str, info: ModelInfo) -> str:
-    """A first request to copy into a shell."""
+def curl(url: str, info: ModelInfo, uds: Path | None = None, *, key_needed: bool = False) -> str:
+    """A first request to copy into a shell. A key is left for the shell to fill in: what is printed may be kept."""
     if info.has_chat_template:
         route, what = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
     else:
         route, what = "completions", '"prompt": "Once upon a time"'
     body = f'{{"model": "{info.name}", {what}, "max_tokens": 64}}'
-    return f"curl {url}/v1/{route} -H 'Content-Type: application/json' -d '{body}'"
+    where = f"{url}/v1/{route}" if uds is None else f"--unix-socket {shlex.quote(str(uds))} http://localhost/v1/{route}"
+    key = ' -H "Authorization: Bearer $RADIXRT_API_KEY"' if key_needed else ""
+    return f"curl {where}{key} -H 'Content-Type: application/json' -d '{body}'"
 
 
 def say(text: str) -> None:

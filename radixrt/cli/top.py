@@ -40,7 +40,7 @@ def top(
 
     Ends with Ctrl-C.
 
-    [dim]Example:[/dim]  radixrt top --url http://127.0.0.1:8000
+    Example:  radixrt top --url http://127.0.0.1:8000
     """
     import httpx
     from rich.console import Console

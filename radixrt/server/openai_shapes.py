@@ -24,6 +24,8 @@ class _Struct(msgspec.Struct, kw_only=True):
 
 class PromptDetails(_Struct, kw_only=True):
     cached_tokens: int
+    restored_tokens: int | UnsetType = UNSET
+    """Of the cached ones, those that a host or disk tier brought back; there only where there are some."""
 
 
 class CompletionDetails(_Struct, kw_only=True):
@@ -203,7 +205,9 @@ def usage_body(usage: Usage) -> UsageBody:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
-        prompt_tokens_details=PromptDetails(cached_tokens=usage.cached_tokens),
+        prompt_tokens_details=PromptDetails(
+            cached_tokens=usage.cached_tokens, restored_tokens=usage.restored_tokens or UNSET
+        ),
         completion_tokens_details=CompletionDetails(
             accepted_prediction_tokens=usage.accepted_draft_tokens,
             rejected_prediction_tokens=usage.draft_tokens - usage.accepted_draft_tokens,

@@ -111,7 +111,7 @@ def serve(
     if state.failure is not None:
         raise state.failure
     if server.gave_up:
-        raise EngineDead("a process of the engine died; the server has stopped")
+        raise EngineDead("a process of the engine died; the server has stopped", code="process_died")
 
 
 def _no_cancellations(record: logging.LogRecord) -> bool:
