@@ -50,7 +50,7 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if "moe" not in name])
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_every_architecture(name: str, weights: Weights, tmp_path: Path) -> None:
     reference = make_exact(tiny(name, **GROUPED), weights)
