@@ -222,7 +222,7 @@ def test_recorded_decode_steps_give_the_tokens_of_the_plain_runner(
         return torch.zeros(CONFIG.num_layers, 2, CONFIG.num_kv_heads, slots, CONFIG.head_dim)
 
     scheduler = Scheduler(3)
-    plans = list(scheduler.history(40 if long else 6, decode_only=True))
+    plans = list(scheduler.history(40 if long else 8, decode_only=True))
     sizes = {"vocab_size": V, "vocabulary": V - 3, "context_length": 512}
     device = LateDevice()
     with torch.inference_mode():
