@@ -3,8 +3,8 @@
     python benchmarks/selects.py [MODEL] [--prompt-tokens 1000] [--options 8] [--rounds 9] [--dtype auto]
 
 The kinds take turns in changing order; a table shows the median seconds of each, and the median over the rounds of
-its ratio to one option in the same round. `cold`: the prefix tree is empty. `warm`: the prompt is in it, and the options are
-new ones each time.
+its ratio to one option in the same round. `cold`: the prefix tree is empty. `warm`: the prompt is in it, and the
+options are new ones each time.
 """
 
 from __future__ import annotations
