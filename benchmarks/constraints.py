@@ -69,7 +69,9 @@ async def compare(options: argparse.Namespace) -> int:
                 costs.setdefault(name, []).append((marks[1] - marks[0], marks[2] - marks[1]))
                 one, other = summarise("json", bound), summarise("free", unbound)
                 errors += one.errors + other.errors
-                pair = one.tokens_per_s, other.tokens_per_s
+                if first := one.first_error or other.first_error:
+                    print(f"  first error: {first}")
+                pair = one.tokens_per_s, max(other.tokens_per_s, 1e-9)
                 speeds.setdefault(name, []).append(pair)
                 print(f"{name:<8}{number:>6}{pair[0]:>12.1f}{pair[1]:>12.1f}{pair[0] / pair[1]:>8.2f}", end="")
                 print(f"{one.errors + other.errors:>8}", flush=True)

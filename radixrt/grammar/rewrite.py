@@ -27,6 +27,7 @@ from radixrt.grammar.negate import MAX_ONE_OF, Inexact, Negator, Schema, all_of,
 from radixrt.grammar.schema_tree import Node, Path, Tree, pointer
 
 Origins: TypeAlias = dict[int, Path]
+_STANDARD = "json-schema.org/"
 _DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")
 _KEPT_BESIDE_REF = frozenset({"$ref", "$defs", "definitions", "$schema"})
 _FINITE_VALUES = 2000
@@ -121,6 +122,8 @@ class _Rewriter:
         beside_ref = self.legacy and "$ref" in schema
         made: dict[str, Any] = {}
         for name, value in schema.items():
+            if name == "$schema" and _STANDARD not in str(value):
+                continue  # a meta-schema of somebody's own: it says nothing that judges a value
             if name in kw.REWRITTEN or (beside_ref and name not in _KEPT_BESIDE_REF):
                 continue
             inner = {part.path[len(node.path) + 1 :]: part for part in node.under(name)}
