@@ -75,5 +75,6 @@ def test_a_plan_says_what_is_pinned() -> None:
         s.unpin()
 
     text = str(planned.explain())
-    assert "  pin: the text so far is kept for 60 s" in text
-    assert "  unpin: what this branch has pinned is let go" in text
+    first = planned.__wrapped__.__code__.co_firstlineno
+    assert f"  pin (test_lang_pins.py:{first + 3}): the text so far is kept for 60 s" in text
+    assert f"  unpin (test_lang_pins.py:{first + 5}): what this branch has pinned is let go" in text
