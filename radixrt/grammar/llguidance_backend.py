@@ -139,7 +139,9 @@ class Compiler:
             bytes_of=lambda token: tokenizer.decode_bytes([token]),
         )
         self._quotes: Quotes | None = None
-        self._parser_limits = LLParserLimits(verbose_errors=False, max_lexer_states=limits.max_lexer_states)
+        self._parser_limits = LLParserLimits(
+            verbose_errors=False, max_lexer_states=limits.max_lexer_states, max_items_in_row=10_000
+        )
 
     def prepare(self, constraint: Constraint) -> Source:
         """See `prepare`."""
