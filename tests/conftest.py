@@ -27,6 +27,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long versions of histories, soaks and kernel sets")
 
 
+LONG_FILES = (
+    "test_chaos.py", "test_live_ops.py", "test_exactness.py", "test_live_bombs.py", "test_cli_serve.py", "test_life.py",
+    "test_live_chat.py", "test_live_text.py", "test_live_tools.py", "test_openapi.py", "test_json.py",
+    "test_rewrite.py", "test_histories.py", "test_giving_way.py", "test_live_compiled.py", "test_live_lang.py",
+    "test_reports.py",
+)  # fmt: skip
+"""Files that take long begin first, so that neither worker ends with one while the other has nothing to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
 @pytest.fixture(scope="session")
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether the long version of a test is asked for: more steps, more shapes, the same assertions."""
