@@ -25,6 +25,7 @@ class Router:
 
     def __init__(self, engine: Engine) -> None:
         self.context = zmq.Context()
+        self.context.linger = 0  # what a failed test leaves behind must not hold up whoever collects it
         endpoint = str(engine.config.kv_events)
         self.heard: zmq.Socket[bytes] = self.context.socket(zmq.SUB)
         self.heard.subscribe(TOPIC)

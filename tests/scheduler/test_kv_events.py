@@ -81,6 +81,7 @@ def test_a_router_knows_what_is_cached() -> None:
 
 def test_batches_are_numbered_and_can_be_asked_for_again() -> None:
     context = zmq.Context()
+    context.linger = 0
     events = KvEvents()
     publisher = EventPublisher(context, events, "inproc://events", None, kept=3)
     asking = context.socket(zmq.DEALER)
