@@ -48,20 +48,20 @@ class Calls:
         )
         return first[: max(first.rfind(" ", 0, size), 0)]
 
-    def constraint(
-        self, opening: str = "", behind: Marks | None = None, text: Constraint | None = None
-    ) -> Constraint | None:
+    def constraint(self, opening: str = "", behind: Marks | None = None, text: Constraint | None = None) -> Constraint:
         """Of the answer behind `opening`; with `behind` of what follows a thought that the prompt has begun; with
         `text` of an answer that is either one call or JSON of that constraint.
 
-        None where the model may write anything and only a control token would open a call.
+        Where a control token opens calls and none is forced, the constraint begins with that token.
         """
         tags = self.dialect.tags(self.functions)
         if not self.forced and text is not None:
             return self._or_text(tags, text, behind)
         if not self.forced:
             if self.opener_is_control:
-                return None
+                form = self.dialect.opened(self.functions, many=self.many)
+                source = formats.source(form)
+                return Constraint(kind="structural_tag", value=source, spaced=True, opener=self.dialect.opener)
             form = self.dialect.free(self.functions, many=self.many)
         elif opening:
             form = formats.separated([{**tag, "begin": tag["begin"][len(opening) :]} for tag in tags], "", many=False)

@@ -179,6 +179,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """JSON Schema only: enforce what can be; the answer lists the keywords that were left out."""
     behind: str = ""
     """The constraint begins behind this marker, which ends a thought, and an empty line; the text before is free."""
+    opener: str = ""
+    """Structural tags only: the constraint begins behind this control token of the vocabulary. The text before is free,
+    may end without it, and does not spell it. Bodies of HTTP requests cannot give it: only who knows what the template
+    means by a control token may allow it."""
     backend: Literal["auto", "llguidance", "xgrammar", "outlines"] = "auto"
     """Library that enforces the constraint; auto: the first that can enforce all of it."""
 
@@ -199,6 +203,11 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "spaced", "is for structural_tag, without whitespace of its own", self.spaced,
         )  # fmt: skip
         _check(len(self.behind) <= MAX_STOP_CHARS, "behind", f"must have at most {MAX_STOP_CHARS} characters")
+        _check(
+            not self.opener
+            or (self.kind == "structural_tag" and not self.behind and len(self.opener) <= MAX_STOP_CHARS),
+            "opener", f"is for structural_tag, without `behind`, and has at most {MAX_STOP_CHARS} characters",
+        )  # fmt: skip
         _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
 
 

@@ -38,6 +38,14 @@ class Dialect:
         """Any text, in which every call that is opened is a right one."""
         return formats.triggered([self.opener], self.tags(functions), many=False)
 
+    def opened(self, functions: Sequence[Function], *, many: bool) -> Format:
+        """What may follow the opener, which the model has written itself: one call, or with `many` one or more where
+        the family writes more behind one opener, and nothing else."""
+        size = len(self.opener)
+        return formats.separated(
+            [{**tag, "begin": tag["begin"][size:]} for tag in self.tags(functions)], "", many=False
+        )
+
     def head(self, function: Function) -> str:
         """The text of a call up to its arguments, as chat templates write it."""
         return f'{{"name": {function.shown}, "{self.key}": '

@@ -25,6 +25,12 @@ def separated(tags: Sequence[Format], separator: str, *, many: bool) -> Format:
     }
 
 
+def enclosed(begin: str, tags: Format, end: str) -> Format:
+    """`begin`, separated tags, `end`."""
+    texts = [{"type": "const_string", "value": text} for text in (begin, end)]
+    return {"type": "sequence", "elements": [texts[0], tags, texts[1]]}
+
+
 def triggered(triggers: Sequence[str], tags: Sequence[Format], *, many: bool, needed: bool = False) -> Format:
     """Free text; where a trigger stands, one of the tags begins. Without `many` the first tag ends the text."""
     return {

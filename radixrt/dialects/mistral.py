@@ -12,7 +12,8 @@ from radixrt.dialects.functions import Function
 
 
 class Mistral(Dialect):
-    """Constrained calls stand alone in their array; free ones may be several."""
+    """Calls that are forced, or opened by plain text, stand alone in their array; behind a control token of the model's
+    own several may."""
 
     name = "mistral"
     opener = "[TOOL_CALLS]"
@@ -24,6 +25,10 @@ class Mistral(Dialect):
 
     def tags(self, functions: Sequence[Function]) -> list[Format]:
         return [formats.tag(f"{self.opener}[{self.head(f)}", f.schema, "}]") for f in functions]
+
+    def opened(self, functions: Sequence[Function], *, many: bool) -> Format:
+        calls = [formats.tag(self.head(f), f.schema, "}") for f in functions]
+        return formats.enclosed("[", formats.separated(calls, ", ", many=many), "]")
 
     def new_id(self) -> str:
         """Nine letters and digits: the template refuses others."""

@@ -146,6 +146,8 @@ class Backends:
 
 
 def _placed(constraint: Constraint, grammar: TokenGrammar) -> TokenGrammar:
+    if constraint.opener:
+        return grammar.opened_by(constraint.opener.encode())
     return grammar.behind(constraint.behind.encode()) if constraint.behind else grammar
 
 

@@ -260,7 +260,7 @@ def structural_source(tag: StructuralTag, constraint: Constraint, limits: Limits
         except ConstraintError as error:
             inside = error.param if error.param and error.param.startswith("/") else ""
             raise ConstraintError(error.message, param=f"{one.place}{inside}", code=error.code) from error
-        nothing_follows = not one.end and tag.stop_after_first
+        nothing_follows = not one.end and tag.stop_after_first and not tag.after
         if one.end[:1] in _NUMBER_GOES_ON and not nothing_follows and not _is_closed_by_itself(gated.source):
             raise ConstraintError(
                 f"after {one.begin!r} a number could go on into what follows it: give the schema the type object, "

@@ -1,8 +1,9 @@
 """Structural tags: text that is free until a trigger, then a tag whose content is JSON of a schema, then free again.
 
 Read in the two shapes that clients send (SGLang and older vLLM: `structures` and `triggers`; vLLM and xgrammar: a
-`format` of type `triggered_tags`), written as a grammar of llguidance: each stretch of free text is one lexeme that
-ends with the first trigger in it, so no trigger can pass as plain text.
+`format` of type `triggered_tags`), or as tags with a separator, alone or between two constant texts. Written as a
+grammar of llguidance: each stretch of free text is one lexeme that ends with the first trigger in it, so no
+trigger can pass as plain text.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class StructuralTag(msgspec.Struct, frozen=True):
     """The text ends with the first tag."""
     separator: str | None = None
     """What stands between two tags, where no other text may; there are no triggers then."""
+    before: str = ""
+    """With a separator: text in front of the first tag."""
+    after: str = ""
+    """With a separator: text behind the last tag."""
 
 
 def read_structural_tag(text: str, limits: Limits) -> StructuralTag:
@@ -78,13 +83,33 @@ def _format(value: dict[str, Any]) -> StructuralTag:
     form = value.get("format")
     if not isinstance(form, dict):
         _refuse("/format", "must be an object (or give `structures` and `triggers`)")
+    if form.get("type") == "sequence":
+        return _enclosed(form)
     if form.get("type") not in ("triggered_tags", "tags_with_separator"):
         _refuse("/format/type", f"{form.get('type')!r} cannot be enforced here", ELSEWHERE)
+    return _tags(form, "/format")
+
+
+def _enclosed(form: dict[str, Any]) -> StructuralTag:
+    """Tags with a separator between two constant texts: a list of them."""
+    _known(form, {"type", "elements"}, "/format")
+    parts = _list(form.get("elements"), "/format/elements")
+    kinds = [one.get("type") if isinstance(one, dict) else None for one in parts]
+    if kinds != ["const_string", "tags_with_separator", "const_string"]:
+        _refuse("/format/elements", "only tags_with_separator between two const_string can be enforced here", ELSEWHERE)
+    texts = []
+    for i in (0, 2):
+        _known(parts[i], {"type", "value"}, f"/format/elements/{i}")
+        texts.append(_text(parts[i], "value", f"/format/elements/{i}"))
+    return msgspec.structs.replace(_tags(parts[1], "/format/elements/1"), before=texts[0], after=texts[1])
+
+
+def _tags(form: dict[str, Any], where: str) -> StructuralTag:
     between = "separator" if form["type"] == "tags_with_separator" else "triggers"
-    _known(form, {"type", between, "tags", "at_least_one", "stop_after_first"}, "/format")
+    _known(form, {"type", between, "tags", "at_least_one", "stop_after_first"}, where)
     tags = []
-    for i, one in enumerate(_list(form.get("tags"), "/format/tags")):
-        place = f"/format/tags/{i}"
+    for i, one in enumerate(_list(form.get("tags"), f"{where}/tags")):
+        place = f"{where}/tags/{i}"
         _known(one, {"type", "begin", "content", "end"}, place)
         content = one.get("content")
         if not isinstance(content, dict) or content.get("type") != "json_schema":
@@ -100,11 +125,11 @@ def _format(value: dict[str, Any]) -> StructuralTag:
     flags = {}
     for name in ("at_least_one", "stop_after_first"):
         if not isinstance(form.get(name, False), bool):
-            _refuse(f"/format/{name}", "must be true or false")
+            _refuse(f"{where}/{name}", "must be true or false")
         flags[name] = form.get(name, False)
     if between == "separator":
-        return StructuralTag((), tuple(tags), separator=_text(form, "separator", "/format"), **flags)
-    return StructuralTag(_triggers(form.get("triggers"), "/format/triggers"), tuple(tags), **flags)
+        return StructuralTag((), tuple(tags), separator=_text(form, "separator", where), **flags)
+    return StructuralTag(_triggers(form.get("triggers"), f"{where}/triggers"), tuple(tags), **flags)
 
 
 def lark(tag: StructuralTag, names: list[str]) -> str:
@@ -137,6 +162,7 @@ def _separated(tag: StructuralTag, separator: str, names: list[str]) -> str:
     ]
     more = "" if tag.stop_after_first else f" ({_quoted(separator)} one)*"
     start = f"one{more}" if tag.at_least_one else f"(one{more})?"
+    start = " ".join(filter(None, (_quoted(tag.before), start, _quoted(tag.after))))
     return f"start: {start}\none: {' | '.join(ways)}\n"
 
 

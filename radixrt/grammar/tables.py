@@ -40,8 +40,14 @@ class Tables:
         self.end_ids = usable_ends(end_ids, vocab_size)
         self.bytes: list[bytes] = [b""] * self.width
         """Of each token that may be text; empty for all others."""
+        self.controls: dict[bytes, int] = {}
+        """Control tokens that end nothing, by their text."""
         for token in range(min(vocab_size, size)):
-            if token not in self.end_ids and not is_special(token):
+            if token in self.end_ids:
+                continue
+            if is_special(token):
+                self.controls.setdefault(bytes_of(token), token)
+            else:
                 self.bytes[token] = bytes_of(token)
         plain = np.zeros(words(self.width) * 32, dtype=np.uint8)
         plain[: self.width] = [bool(text) for text in self.bytes]
@@ -64,6 +70,13 @@ class Ends:
         self.ids = ids
         self.bits = bits
         self.text = text
+
+
+def bit(token: int, width: int) -> Bits:
+    """A mask of one token alone."""
+    mask = np.zeros(words(width), dtype=np.int32)
+    mask.view(np.uint32)[token >> 5] = 1 << (token & 31)
+    return mask
 
 
 def usable_ends(end_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed, TokenRefused
 from radixrt.grammar.interface import Bitmask
 from radixrt.grammar.limits import Limits
-from radixrt.grammar.tables import Bits, Ends, Tables, words
+from radixrt.grammar.tables import Bits, Ends, Tables, bit, words
 
 DEAD_END = "no token can follow within the constraint"
 
@@ -30,7 +30,7 @@ class Steps(Protocol):
         ...
 
     def fill(self, mask: Bits) -> None:
-        """Set the bits of tokens that may come next; other bits may be set where no text token is."""
+        """Set the bits of tokens that may come next; other bits may be set where no text token (and no opener) is."""
         ...
 
     def accept(self, token: int) -> bool:
@@ -76,11 +76,13 @@ class TokenGrammar:
         self._limits = limits
         self._start = start
         self._canonical = canonical
+        self._opener: int | None = None
 
     def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> TokenMatcher:
         ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
         canonical = self._canonical and not any_spelling
-        return TokenMatcher(self._tables, self._limits, self._start.copy(), ends, canonical=canonical)
+        opener = None if self._opener in ends.ids else self._opener
+        return TokenMatcher(self._tables, self._limits, self._start.copy(), ends, canonical=canonical, opener=opener)
 
     def behind(self, marker: bytes) -> TokenGrammar:
         """The same behind free text, a marker and an empty line."""
@@ -88,6 +90,18 @@ class TokenGrammar:
 
         twin = copy(self)
         twin._start = Behind(Marker(marker, self._tables), self._start.copy())
+        return twin
+
+    def opened_by(self, opener: bytes) -> TokenGrammar:
+        """The same behind free text and a control token, or free text alone.
+
+        Raises ConstraintError where the vocabulary has no such control token.
+        """
+        from radixrt.grammar.opened import Opened, opener_of
+
+        found = opener_of(opener, self._tables)
+        twin = copy(self)
+        twin._start, twin._opener = Opened(found, self._start.copy()), found.token
         return twin
 
     def first_mask(self) -> None:
@@ -99,7 +113,17 @@ class TokenGrammar:
 class TokenMatcher:
     """See `interface.Matcher`."""
 
-    def __init__(self, tables: Tables, limits: Limits, steps: Steps, ends: Ends, *, canonical: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        limits: Limits,
+        steps: Steps,
+        ends: Ends,
+        *,
+        canonical: bool = False,
+        opener: int | None = None,
+    ) -> None:
+        """`opener`: the one control token that the steps may allow."""
         self._tables = tables
         self._limits = limits
         self._steps = steps
@@ -109,6 +133,8 @@ class TokenMatcher:
         self._failure: str | None = None
         self._spent_s = 0.0
         self._canonical = canonical
+        self._opener = opener
+        self._may_be = ends.text if opener is None else ends.text | bit(opener, tables.width)
         self._forced: list[int] | None = None
         """What `forced` found in this state, until the state changes."""
 
@@ -134,8 +160,7 @@ class TokenMatcher:
         self._check()
         required = self._required()
         if required is not None:
-            mask = np.zeros(words(self._tables.width), dtype=np.int32)
-            mask.view(np.uint32)[required >> 5] = 1 << (required & 31)
+            mask = bit(required, self._tables.width)
         elif self.must_stop:
             mask = self._ends.bits
         else:
@@ -145,7 +170,7 @@ class TokenMatcher:
             self._clock(start)
             # A back end that gave up may have set bits all the same.
             self._check()
-            mask &= self._ends.text
+            mask &= self._may_be
             if self.may_stop:
                 mask |= self._ends.bits
         target[:] = mask[:count]
@@ -165,7 +190,7 @@ class TokenMatcher:
             if required is not None and token != required:
                 raise TokenRefused(f"token {token} spells what is certain here in another way than the tokenizer")
             start = time.thread_time()
-            taken = self._is_text(token) and self._steps.accept(token)
+            taken = (self._is_text(token) or token == self._opener) and self._steps.accept(token)
             self._clock(start)
             self._check()
             if not taken:
@@ -188,7 +213,14 @@ class TokenMatcher:
 
     def fork(self) -> TokenMatcher:
         self._check()
-        twin = TokenMatcher(self._tables, self._limits, self._steps.copy(), self._ends, canonical=self._canonical)
+        twin = TokenMatcher(
+            self._tables,
+            self._limits,
+            self._steps.copy(),
+            self._ends,
+            canonical=self._canonical,
+            opener=self._opener,
+        )
         twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
         return twin
 

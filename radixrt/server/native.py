@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from radixrt.errors import InvalidRequest
 from radixrt.messages import Prompt
+from radixrt.params import Constraint
 from radixrt.prompts import as_prompt
 from radixrt.server.body import decoder, read_body
 from radixrt.server.native_types import (
@@ -34,6 +35,7 @@ async def generate(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _GENERATE, state.limits.body_bytes)
     check_timeout(body.timeout_s)
+    check_constraint(body.constraint, "constraint")
     engine, prompt = state.engine, as_prompt(body.prompt)
     if body.stream:
         return await EventStream.open(request, _deltas(engine, prompt, body))
@@ -58,6 +60,16 @@ async def _deltas(engine: ServingEngine, prompt: Prompt, body: GenerateRequest) 
             yield event(to_json(delta))
     finally:
         await stream.aclose()
+
+
+def check_constraint(constraint: Constraint | None, param: str) -> None:
+    """A control token may only be allowed by the server itself, which knows what the template means by it."""
+    if constraint is not None and constraint.opener:
+        raise InvalidRequest(
+            f"unknown parameter {param}.opener: clients cannot allow a control token; give tools to "
+            "/v1/chat/completions",
+            param=f"{param}.opener", code="unknown_parameter",
+        )  # fmt: skip
 
 
 async def score(request: Request) -> Response:

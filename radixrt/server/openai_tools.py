@@ -33,12 +33,6 @@ def calls_of(request: ChatRequest, info: ModelInfo) -> Calls | None:
         )  # fmt: skip
     if request.continue_final_message:
         raise InvalidRequest("a message that is continued cannot become a call", param="continue_final_message")
-    if choice == "auto" and info.tool_opener_is_control and any(tool.function.strict for tool in request.tools or ()):
-        raise InvalidRequest(
-            "this model opens calls with a control token, which no constraint can wait for: with tool_choice auto the "
-            "arguments cannot be enforced; use required, or leave strict out",
-            param="tools", code="strict_unavailable",
-        )  # fmt: skip
     many = request.parallel_tool_calls
     return Calls(
         dialect=DIALECTS[info.tool_dialect],

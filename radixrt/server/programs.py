@@ -13,7 +13,7 @@ from radixrt.programs import AsyncProgram
 from radixrt.segments import MAX_ITEMS, Chosen, Gen, Part, ProgramEvent, Select
 from radixrt.server.body import decoder, read_body
 from radixrt.server.metered import charge
-from radixrt.server.native import check_timeout, json_answer
+from radixrt.server.native import check_constraint, check_timeout, json_answer
 from radixrt.server.native_types import to_json
 from radixrt.server.program_types import GenResult, ProgramAnswer, ProgramRequest, SelectResult
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
@@ -35,6 +35,9 @@ async def programs(request: Request) -> Response:
     check_timeout(body.timeout_s)
     if len(body.items) > MAX_ITEMS:
         raise InvalidRequest(f"items may hold at most {MAX_ITEMS} entries", param="items")
+    for i, item in enumerate(body.items):
+        if isinstance(item, Gen):
+            check_constraint(item.constraint, f"items[{i}].constraint")
     gens = [item.index for item in body.items if isinstance(item, Gen)]
     selects = [item.index for item in body.items if isinstance(item, Select)]
     if not gens and not selects:

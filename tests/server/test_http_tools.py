@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from radixrt.errors import ConstraintError
+from radixrt.grammar import Limits
+from radixrt.grammar.structural import read_structural_tag
 from radixrt.messages import ChatPrompt, TokensPrompt
+from radixrt.params import Constraint
+from radixrt.server.app import ROUTES
+from radixrt.server.native_types import GenerateRequest
+from radixrt.server.program_types import ProgramRequest
 
 from .conftest import Served
 from .events import error_of, events
@@ -209,10 +216,58 @@ def test_an_opener_that_is_a_control_token_goes_into_the_prompt(served: Served) 
     shown = served.chat(tools=TOOLS, tool_choice="required", return_token_ids=True).json()["prompt_token_ids"]
     assert bytes(shown).endswith(b'<assistant>[TOOL_CALLS][{"name":')
     served.backend.reply = '[TOOL_CALLS][{"name":' + served.backend.reply
+    strict = [{"type": "function", "function": {**tool, "strict": True}} for tool in (WEATHER, NOW)]
+    message, reason = both(served, tools=strict)
+    assert reason == "tool_calls" and message["tool_calls"][0]["function"]["name"] == "now"
+
+
+def test_free_calls_behind_a_control_token_are_held_to_their_schemas(served: Served) -> None:
+    knows(served.backend, tool_dialect="mistral", tool_opener_is_control=True)
+    two = f'{{"name": "get_weather", "arguments": {CITY}}}, {{"name": "now", "arguments": {{}}}}'
+    served.backend.reply = f"Moment[TOOL_CALLS][{two}]"
     message, reason = both(served, tools=TOOLS)
-    assert reason == "tool_calls" and served.backend.seen[-1][2] is None
-    strict = [{"type": "function", "function": {**NOW, "strict": True}}]
-    assert error_of(served.chat(tools=strict), 400)["code"] == "strict_unavailable"
+    assert reason == "tool_calls" and message["content"] == "Moment"
+    assert [c["function"]["arguments"] for c in message["tool_calls"]] == [CITY, "{}"]
+    _, sampling, constraint, *_ = served.backend.seen[-1]
+    assert constraint is not None and constraint.opener == "[TOOL_CALLS]" and not sampling.skip_special_tokens
+    before, array, after = form_of(served.backend)["elements"]
+    assert (before["value"], after["value"], array["separator"]) == ("[", "]", ", ")
+    assert array["at_least_one"] and not array["stop_after_first"]
+    assert array["tags"][0]["begin"] == '{"name": "get_weather", "arguments": '
+    assert array["tags"][0]["content"]["json_schema"]["properties"] == WEATHER["parameters"]["properties"]  # type: ignore[index]
+    served.chat(tools=TOOLS, parallel_tool_calls=False)
+    assert form_of(served.backend)["elements"][1]["stop_after_first"] is True
+    served.backend.reply = "Just text, no call."
+    message, reason = both(served, tools=TOOLS)
+    assert (message["content"], reason) == ("Just text, no call.", "stop") and "tool_calls" not in message
+    refused = served.chat(tools=TOOLS, response_format={"type": "json_object"})
+    assert error_of(refused, 400)["param"] == "response_format"
+
+
+def test_a_body_cannot_allow_a_control_token(served: Served) -> None:
+    tag = {"kind": "structural_tag", "value": "{}", "opener": "[TOOL_CALLS]"}
+    found = served.post("/generate", {"prompt": "a", "constraint": tag})
+    assert error_of(found, 400)["param"] == "constraint.opener"
+    items = [{"type": "Text", "text": "a"}, {"type": "Gen", "index": 0, "sampling": {}, "constraint": tag}]
+    found = served.post("/v1/programs", {"items": items})
+    assert error_of(found, 400)["param"] == "items[1].constraint.opener"
+    assert error_of(served.chat(structured_outputs={"opener": "[TOOL_CALLS]"}), 400)["code"] == "unknown_parameter"
+    assert served.backend.seen == []
+    for name in ("structural_tag", "response_format"):
+        # Inside a tag it is one more word of the tag, which the grammar room does not know.
+        served.chat(**{name: {"type": "structural_tag", "opener": "[TOOL_CALLS]"}})
+        constraint = served.backend.seen[-1][2]
+        assert constraint is not None and constraint.opener == "" and "opener" in constraint.value
+        with pytest.raises(ConstraintError):
+            read_structural_tag(constraint.value, Limits())
+    # Every body in which a whole Constraint can stand is one of the two above.
+    holding = {route.body for route in ROUTES if route.body is not None and _reaches(route.body, Constraint)}
+    assert holding == {GenerateRequest, ProgramRequest}
+
+
+def _reaches(kind: type, wanted: type) -> bool:
+    _, components = msgspec.json.schema_components([kind], schema_hook=lambda _: {"type": "array"})
+    return wanted.__name__ in components
 
 
 def test_thoughts_are_told_apart(served: Served) -> None:
