@@ -226,18 +226,20 @@ def test_it_ends_when_its_parent_is_gone(llama):
     ("change", "kind", "words"),
     [
         ({"model_path": "/nowhere/at-all"}, "ModelError", ""),
-        ({"kv_tokens": 10**12}, "StartupError", "kv_tokens"),
+        ({"kv_tokens": 10**12}, "StartupError", "KV tokens"),
         ({"dtype": "float8"}, "StartupError", "float8"),
     ],
 )
 def test_what_keeps_it_from_starting_is_told_and_it_exits(llama, change, kind, words):
     runner = Runner(**({"model_path": llama[0]} | change), log_level="error")
-    message = runner.next()
-    while isinstance(message, Loading):
+    try:
         message = runner.next()
-    assert isinstance(message, StartupFailed)
-    assert message.error.kind == kind
-    assert words in message.error.message
-    assert "/nowhere" not in message.error.message
-    assert runner.process.wait(30) == 1
-    runner.close()
+        while isinstance(message, Loading):
+            message = runner.next()
+        assert isinstance(message, StartupFailed)
+        assert message.error.kind == kind
+        assert words in message.error.message
+        assert "/nowhere" not in message.error.message
+        assert runner.process.wait(30) == 1
+    finally:
+        runner.close()
