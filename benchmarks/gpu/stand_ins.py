@@ -46,6 +46,7 @@ def install() -> bool:
     module: Any = ModuleType("msgspec")
     module.structs = ModuleType("msgspec.structs")
     module.Struct, module.structs.replace, module.structs.force_setattr = Struct, replace, setattr
+    module.field = lambda *, default_factory: default_factory()
     module.structs.fields = lambda cls: get_type_hints(cls)
     module.MsgspecError = module.ValidationError = module.DecodeError = ValueError
     module.__stand_in__ = True
