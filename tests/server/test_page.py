@@ -56,7 +56,7 @@ def test_a_chat_by_keyboard(page: Any, served: Served) -> None:
     page.locator("#prompt").focus()
     page.keyboard.type(" Please.")
     page.keyboard.press("Control+Enter")
-    page.get_by_text("prompt tokens cached", exact=False).first.wait_for()
+    page.locator("#figures", has_text="prompt tokens cached").wait_for()
     assert page.locator("#log .turn").nth(1).inner_text() == REPLY
     assert page.evaluate("document.activeElement.id") == "prompt", "the next turn can be typed at once"
     page.keyboard.type("More.")
@@ -72,7 +72,7 @@ def test_what_is_written_is_text(page: Any, served: Served) -> None:
     page.locator("input[value=completion]").check()
     assert not page.locator("#system").is_visible()
     page.locator("#go").click()
-    page.get_by_text("prompt tokens cached", exact=False).first.wait_for()
+    page.locator("#figures", has_text="prompt tokens cached").wait_for()
     assert page.locator("#log .turn").nth(1).inner_text() == served.backend.reply
     assert page.locator("#log img, #log b").count() == 0
 
