@@ -136,7 +136,7 @@ class Engine:
         EngineDead. Safe to call twice."""
         if self.config.cache_dir is not None and self._finalizer.alive and self.alive:
             try:
-                self._ask(lambda number: Query(request_id=number, what="save"), SaveAnswer, SAVE_TIMEOUT_S)
+                self._ask(self._query("save"), SaveAnswer, SAVE_TIMEOUT_S)
             except (RadixrtError, TimeoutError) as error:
                 log.warning("the cache directory may lack what was computed last: %s", error)
         self._finalizer()
@@ -361,10 +361,10 @@ class Engine:
     # --- looking at it --------------------------------------------------------------------------------------------
 
     def stats(self) -> EngineStats:
-        return self._ask(lambda number: Query(request_id=number, what="stats"), StatsAnswer).stats
+        return self._ask(self._query("stats"), StatsAnswer).stats
 
     async def astats(self) -> EngineStats:
-        return (await self._aask(lambda number: Query(request_id=number, what="stats"), StatsAnswer)).stats
+        return (await self._aask(self._query("stats"), StatsAnswer)).stats
 
     def tree(self, *, cache_salt: str | None = None) -> list[CacheNode]:
         """The prefix tree in depth-first order, as far as it is of this tenant and salt."""
@@ -385,7 +385,7 @@ class Engine:
         return (await self._aask(self._query("flush"), FlushAnswer)).freed_tokens
 
     def _query(
-        self, what: Literal["tree", "flush", "unpin"], cache_salt: str | None = None, pin_id: str = ""
+        self, what: Literal["stats", "tree", "flush", "save", "unpin"], cache_salt: str | None = None, pin_id: str = ""
     ) -> Callable[[int], FromClient]:
         return lambda number: Query(request_id=number, what=what, cache_salt=cache_salt, pin_id=pin_id)
 
@@ -434,7 +434,7 @@ class Engine:
     def save(self) -> int:
         """Copy what the tree holds to the tier (cache directory, host memory), safely; the number of tokens that the
         tier holds then, 0 where there is none. `close` does it, too."""
-        return self._ask(lambda number: Query(request_id=number, what="save"), SaveAnswer).tier_tokens
+        return self._ask(self._query("save"), SaveAnswer).tier_tokens
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from radixrt.cli.watching import ask, watch
 
 if TYPE_CHECKING:
     import httpx
@@ -47,41 +47,22 @@ def cache(
 
     Example:  radixrt cache --url http://127.0.0.1:8000
     """
-    import httpx
-    from rich.console import Console
-    from rich.live import Live
 
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=10) as http:
-        console = Console()
-        seen = read(http, cache_salt)
-        if once or not sys.stdout.isatty():
-            console.print(drawing(seen, url, None))
-            return
-        with Live(drawing(seen, url, console.height), console=console, auto_refresh=False) as live:
-            try:
-                while True:
-                    time.sleep(interval_s)
-                    live.update(drawing(read(http, cache_salt), url, console.height), refresh=True)
-            except KeyboardInterrupt:
-                return
+    def draw(http: httpx.Client, height: int | None) -> RenderableType:
+        return drawing(read(http, cache_salt), url, height)
+
+    watch(url, api_key, draw, interval_s=interval_s, once=once)
 
 
 def read(http: httpx.Client, cache_salt: str | None = None) -> CacheView:
     """One answer of GET /cache. Raises a RadixrtError."""
-    import httpx
     import msgspec
 
-    from radixrt.errors import EngineDead, Unauthorized
+    from radixrt.errors import EngineDead
     from radixrt.results import CacheView
 
-    params: dict[str, Any] = {} if cache_salt is None else {"cache_salt": cache_salt}
-    try:
-        response = http.get("/cache", params=params)
-    except httpx.TransportError as error:
-        raise EngineDead(f"no server answers at {http.base_url}: {error}") from error
-    if response.status_code in (401, 403):
-        raise Unauthorized("/cache needs an API key of the server: --api-key")
+    params = {} if cache_salt is None else {"cache_salt": cache_salt}
+    response = ask(http, "/cache", "/cache needs an API key of the server: --api-key", **params)
     try:
         if response.status_code != 200:
             raise ValueError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,6 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from radixrt.cli.watching import ask, watch
 
 if TYPE_CHECKING:
     import httpx
@@ -42,41 +43,22 @@ def top(
 
     Example:  radixrt top --url http://127.0.0.1:8000
     """
-    import httpx
-    from rich.console import Console
-    from rich.live import Live
+    readings = Readings()
 
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=10) as http:
-        readings = Readings()
+    def draw(http: httpx.Client, _height: int | None) -> Table:
         readings.add(read(http), time.monotonic())
-        console = Console()
-        if once or not sys.stdout.isatty():
-            console.print(table(readings, url))
-            return
-        with Live(table(readings, url), console=console, screen=False, auto_refresh=False) as live:
-            try:
-                while True:
-                    time.sleep(interval_s)
-                    readings.add(read(http), time.monotonic())
-                    live.update(table(readings, url), refresh=True)
-            except KeyboardInterrupt:
-                return
+        return table(readings, url)
+
+    watch(url, api_key, draw, interval_s=interval_s, once=once)
 
 
 def read(http: httpx.Client) -> dict[str, float]:
     """One reading of /metrics; labels stand behind the name, separated by `|`. Raises a RadixrtError."""
-    import httpx
     from prometheus_client.parser import text_string_to_metric_families
 
-    from radixrt.errors import EngineDead, Unauthorized
+    from radixrt.errors import EngineDead
 
-    try:
-        response = http.get("/metrics")
-    except httpx.TransportError as error:
-        raise EngineDead(f"no server answers at {http.base_url}: {error}") from error
-    if response.status_code in (401, 403):
-        raise Unauthorized("/metrics needs a key that may operate the server: --api-key")
+    response = ask(http, "/metrics", "/metrics needs a key that may operate the server: --api-key")
     if response.status_code != 200:
         raise EngineDead(f"/metrics of {http.base_url} answers {response.status_code}; is it a radixrt server?")
     return {

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.errors import ConstraintError, RadixrtError
+from radixrt.errors import RadixrtError
 from radixrt.server.anthropic_request import chat_request
 from radixrt.server.anthropic_types import (
     CountTokensRequest,
@@ -46,15 +46,11 @@ async def messages(request: Request) -> Response:
     engine = state.engine_for(body.model)
     job = plan(chat_request(body), state, engine.info)
     job = replace(job, id=f"msg_{state.new_id()}")
-    try:
+    with job.placing():
         if body.stream:
             return await _Events.open(request, _stream(engine, replace(job, with_ids=True)))
         async with cancelled_when_gone(request.receive):
             message, end = await whole_answer(engine, job)
-    except ConstraintError as error:
-        if job.calls is not None:
-            error.param = job.calls.place(error.param)
-        raise
     return json_response(_whole(job, message, end))
 
 

@@ -70,9 +70,6 @@ class Keys:
         self.admin_apart = any(key.admin for key in self._keys)
         """Operating the server needs an admin key. Otherwise a single key may do all, and several may not operate."""
 
-    def __bool__(self) -> bool:
-        return bool(self._keys)
-
     def __iter__(self) -> Iterator[ApiKey]:
         return iter(self._keys)
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import radixrt
-from radixrt.errors import ConstraintError, InvalidRequest, RadixrtError
+from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.messages import TextPrompt
 from radixrt.results import ModelInfo
 from radixrt.server.body import decoder, read_body
@@ -149,7 +149,7 @@ def _loaded(name: str, *, chat: bool) -> Answer:
 
 async def _answered(request: Request, engine: ServingEngine, talk: Talk, *, stream: bool) -> Response:
     begun = time.monotonic_ns()
-    try:
+    with talk.job.placing():
         if stream:
             return await _Lines.open(request, _lines(engine, talk, begun))
         async with cancelled_when_gone(request.receive):
@@ -164,10 +164,6 @@ async def _answered(request: Request, engine: ServingEngine, talk: Talk, *, stre
                     calls += piece.tool_calls or []
                     if calls:
                         whole.tool_calls = calls
-    except ConstraintError as error:
-        if talk.job.calls is not None:
-            error.param = talk.job.calls.place(error.param)
-        raise
     raise RuntimeError("an answer ended without its end")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET, structs
@@ -67,6 +67,16 @@ class Job:
     reading: Reading = PLAIN
     """How the answers are read; known once the job is settled."""
 
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Name the place in the client's tools where a constraint that was made of them is at fault."""
+        try:
+            yield
+        except ConstraintError as error:
+            if self.calls is not None:
+                error.param = self.calls.place(error.param, with_text=self.constraint is not None)
+            raise
+
 
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation; streamed with `stream`."""
@@ -75,11 +85,10 @@ async def chat_completions(request: Request) -> Response:
     engine = state.engine_for(body.model)
     job = plan(body, state, engine.info)
     try:
-        return await _answer(request, engine, job, stream=bool(body.stream))
-    except ConstraintError as error:
-        if job.calls is not None:
-            error.param = job.calls.place(error.param, with_text=job.constraint is not None)
-        raise
+        with job.placing():
+            return await _answer(request, engine, job, stream=bool(body.stream))
+    except ConstraintError:
+        raise  # its place is named already
     except InvalidRequest as error:
         error.param = _client_s_name(error.param, body)
         raise

@@ -12,7 +12,7 @@ from msgspec import Raw, structs
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from radixrt.errors import ConstraintError, RadixrtError
+from radixrt.errors import RadixrtError
 from radixrt.server import callers
 from radixrt.server.body import decoder, read_body
 from radixrt.server.one_answer import Begin, End, answer_events, whole_answer
@@ -63,7 +63,7 @@ async def create(request: Request) -> HttpResponse:
         turns = state.responses.get(body.previous_response_id, namespace, "previous_response_id").turns + turns
     job = replace(plan(chat_request(body, turns), state, engine.info), id=f"resp_{state.new_id()}")
     exchange = Exchange(body, turns, job, state)
-    try:
+    with job.placing():
         if body.stream:
             numbers = count()
             stream = await _Events.open(request, _stream(engine, exchange, numbers))
@@ -71,10 +71,6 @@ async def create(request: Request) -> HttpResponse:
             return stream
         async with cancelled_when_gone(request.receive):
             message, end = await whole_answer(engine, job)
-    except ConstraintError as error:
-        if job.calls is not None:
-            error.param = job.calls.place(error.param)
-        raise
     return json_response(_finished(exchange, message, end, items_of(message, end, job.id)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from radixrt.server.one_answer import End
 from radixrt.server.openai_shapes import AssistantMessage, CalledFunction, ChatDelta, ToolCallBody
@@ -145,7 +145,7 @@ class ItemWriter:
         )  # fmt: skip
 
 
-def _logprobs(part: str) -> list[object] | type(UNSET):  # type: ignore[valid-type]
+def _logprobs(part: str) -> list[object] | UnsetType:
     return [] if part == "output_text" else UNSET
 
 
