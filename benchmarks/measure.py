@@ -63,7 +63,8 @@ class Server:
         self.model = model or ""
         self.ignore_eos = ignore_eos
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
+        # llama.cpp hangs up on connections that were idle for five seconds, and a request that meets that fails
+        limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2.0)
         self._client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout_s, limits=limits)
 
     async def open(self) -> None:
