@@ -87,7 +87,7 @@ def measure(device: str, small: bool, name: str, ceilings: dict[str, float]) -> 
         # One slot of the pool is spare; what the slots hold makes no difference to speed.
         sizes = {"vocab_size": config.vocab_size, "vocabulary": config.vocab_size}
         stepper = AheadStepper(gpu, model, pool, **sizes, context_length=config.context_length, drawer=draw_triton,
-                               planner=Planner(config, None, gpu.device))  # fmt: skip
+                               planner=Planner(config, None, gpu.device, dtype))  # fmt: skip
         return Rig(stepper, config)
 
     found = [fresh().prefill(context, 512)]

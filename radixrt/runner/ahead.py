@@ -11,7 +11,7 @@ not exist (-1) is found on the device: it runs on token 0, and samples -1 again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -21,14 +21,15 @@ import torch
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.messages import Score, StepMasks, StepPlan, StepResult
 from radixrt.runner import adjust, logprobs
-from radixrt.runner.cells import Cell, Cells, PlannedLayout, Planner, room_of
+from radixrt.runner.cells import Planner
 from radixrt.runner.device import Device, Event
+from radixrt.runner.draft import DraftModel, Proposals, asks_of
 from radixrt.runner.draws import Drawer, Masks
+from radixrt.runner.passes import Pass, Passes
 from radixrt.runner.plan import Layout, Limits, lay_out
 from radixrt.runner.ranking import chunked, ordered_top
 from radixrt.runner.rows import LARGEST_ROW_ID, SAMPLED, PlanError, Rows
 from radixrt.runner.sampler import Draw
-from radixrt.runner.staging import Staging, block_of
 from radixrt.runner.step import Model, Stepper, answer, wanted
 
 
@@ -44,13 +45,13 @@ class Flight:
     draw: Draw
     asked: np.ndarray  # int64[K] how many log-probabilities, -1: none
     opened: np.ndarray  # int64[K] which of its id's rows each is
-    cell: Cell
     began: float
+    made: Pass | None = None
     launched: float = 0.0
     mask_wait_s: float = 0.0
     drawn: float = 0.0
     logits: torch.Tensor | None = None
-    scores: list[Score] = field(default_factory=list)
+    scores: Callable[[], list[Score]] = list
     tokens: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
     top: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -71,19 +72,21 @@ class AheadStepper(Stepper):
         context_length: int,
         drawer: Drawer,
         planner: Planner | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
         """kv: [layers, 2, kv_heads, slots + 1, head_dim]; the last slot takes what nobody reads. With `planner` (the
-        model's attention is Triton's) decode steps are recorded and replayed."""
-        super().__init__(model, kv, vocab_size=vocab_size, vocabulary=vocabulary, context_length=context_length)
-        self._scratch = kv.shape[3] - 1
-        self.limits = Limits(vocab_size=vocab_size, kv_tokens=self._scratch, context_length=context_length)
+        model's attention is Triton's) steps of short rows are recorded and replayed. `draft`: over `draft_ahead`."""
+        super().__init__(
+            model, kv, vocab_size=vocab_size, vocabulary=vocabulary, context_length=context_length, draft=draft
+        )
+        self.limits = Limits(vocab_size=vocab_size, kv_tokens=kv.shape[3] - 1, context_length=context_length)
         # As large as it can get: graphs read it where it is.
         self.rows = Rows(vocab_size, device.device, capacity=LARGEST_ROW_ID + 1)
         self.device = device
         self._drawer = drawer
-        self._planner = planner
-        self.cells = None if planner is None else Cells(device.device, planner)
-        self._staging = Staging(device)
+        self.passes = Passes(device, model, kv, planner)
+        self._last = np.zeros(LARGEST_ROW_ID + 1 if draft is not None else 0, np.int64)
+        """What each row sampled last, of the steps that are settled: the draft model must know the tokens."""
 
     def run(self, plan: StepPlan, masks: Callable[[], StepMasks]) -> StepResult:
         """One step, waited for."""
@@ -106,60 +109,32 @@ class AheadStepper(Stepper):
         self._open_and_close(plan)
         layout = lay_out(plan, self.rows, self.limits)
         attention = AttentionLayout.from_plan(plan, self.device.device)
-        attention_plan = None if self._planner is None else self._planner.plan(attention)
-        room = room_of(len(plan.tokens), len(layout.sampled), attention_plan)
-        decode = len(plan.tokens) == len(plan.rows) and not plan.scores
-        cell = self.cells.get(room) if self.cells is not None and decode else None
-        if cell is None:
-            cell = Cell(room, self.device.device, self._planner)
         rows = layout.rows[layout.sampled]
         positions = plan.positions[layout.at].astype(np.int64) + 1
         _, which, lines = np.unique(rows, return_inverse=True, return_counts=True)
         sure = lines[which] == 1
         flight = Flight(
             plan, layout, rows, positions, sure, self.rows.draw(rows, positions), self.rows.logprobs[rows],
-            self.rows.opened[rows], cell, began,
+            self.rows.opened[rows], began,
         )  # fmt: skip
-        self._upload(cell, _arrays(flight), attention_plan)
-        layer = attention if cell.buffers is None else PlannedLayout(cell.buffers.plan)
-        self.device.run(lambda: self._forward_on(flight, layer))
+        asked = logprobs.Asked.of([wanted(layout, spec) for spec in plan.scores])
+        named = {} if asked is None else self.passes.on_device(asked.arrays())
+        made = flight.made = self.passes.upload(attention, len(layout.sampled), _arrays(flight))
+        self.device.run(lambda: self._forward_on(flight, made, asked, named))
         # Known to have a token as soon as it is drawn; that there is none shows on the device, and here at the end.
         self.rows.state[rows[flight.sure]] = SAMPLED
         flight.launched = perf_counter()
         return flight
 
-    def _upload(self, cell: Cell, arrays: dict[str, np.ndarray], attention_plan: Any) -> None:
-        staged = self._staging.take(cell.block.size)
-        cell.fill(staged.numpy(), arrays, attention_plan, self._scratch)
-        self.device.run(lambda: _copy(cell.data, staged))
-        self._staging.sent(self.device.event())
-
-    def _forward_on(self, flight: Flight, attention: Any) -> None:
-        cell, at = flight.cell, flight.cell.arrays["at"]
-        if not cell.kept:
-            hidden = self._pass(cell, attention)
-            asked = [wanted(flight.layout, spec) for spec in flight.plan.scores]
-            flight.scores = logprobs.scores(self._model.logits, hidden, asked)
-            if flight.layout.sampled.size:
-                flight.logits = self._model.logits(hidden[at.long()])
-            return
-
-        def whole() -> None:
-            cell.logits = self._model.logits(self._pass(cell, attention))
-
-        if cell.graph is None:
-            whole()  # makes what is made once (compiled kernels, their best tiles), and this step's result
-            cell.graph = self.device.record(whole)
-        cell.graph.replay()
-        if cell.logits is None:
-            raise RuntimeError("a recorded pass gave no logits")
+    def _forward_on(
+        self, flight: Flight, made: Pass, asked: logprobs.Asked | None, named: dict[str, torch.Tensor]
+    ) -> None:
+        hidden = self.passes.hidden(made, self.rows.last)
+        if asked is not None:
+            flight.scores = asked.begin(self._model.logits, hidden, named, self.device.fetch)
         if flight.layout.sampled.size:
-            flight.logits = cell.logits[at[: flight.layout.sampled.size].long()]
-
-    def _pass(self, cell: Cell, attention: Any) -> torch.Tensor:
-        tokens = cell.tokens(self.rows.last)
-        positions, slots = cell.arrays["positions"].long(), cell.arrays["slots"].long()
-        return self._model.forward(tokens, positions, slots, self._kv, attention)
+            at = made.cell.arrays["at"][: flight.layout.sampled.size]
+            flight.logits = self._model.logits(hidden[at.long()])
 
     # --- draw -----------------------------------------------------------------------------------------------------
 
@@ -177,7 +152,7 @@ class AheadStepper(Stepper):
             flight.done = self.device.event()
             return
         changes = self.rows.adjustments(flight.rows, flight.positions, layout.standing)
-        rules = None if changes is None else self._on_device(_rules(changes))
+        rules = None if changes is None else self.passes.on_device(_rules(changes))
         allowed = None
         if layout.masked.size:
             begin = perf_counter()
@@ -185,25 +160,18 @@ class AheadStepper(Stepper):
             flight.mask_wait_s = perf_counter() - begin
             if bitmask.ndim != 2 or len(bitmask) != len(layout.masked) or bitmask.dtype != np.int32:
                 raise PlanError("the token masks do not fit the step's masked rows")
-            block = self._on_device({"bitmask": bitmask.reshape(-1)})
+            block = self.passes.on_device({"bitmask": bitmask.reshape(-1)})
             allowed = Masks(layout.masked, block["bitmask"].view(bitmask.shape))
         self.device.run(lambda: self._draw_on(flight, rules, allowed))
         flight.done = self.device.event()
         flight.drawn = perf_counter()
 
-    def _on_device(self, arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """Upload beside the forward pass that is under way."""
-        block = block_of(arrays)
-        staged = self._staging.take(block.size)
-        block.fill(staged.numpy(), arrays)
-        data = self.device.upload(staged)
-        self._staging.sent(self.device.copied())
-        return block.views(data)
-
     def _draw_on(self, flight: Flight, rules: dict[str, torch.Tensor] | None, allowed: Masks | None) -> None:
-        logits, arrays, count = flight.logits, flight.cell.arrays, len(flight.rows)
-        if logits is None:
+        logits, count = flight.logits, len(flight.rows)
+        if logits is None or flight.made is None:
             raise RuntimeError("the step's forward pass did not run")
+        cell = flight.made.cell
+        arrays = cell.arrays
         own = None
         if (flight.asked >= 0).any():
             own = logprobs.log_softmax(logits)
@@ -219,7 +187,7 @@ class AheadStepper(Stepper):
             adjust.forbid(logits, rules["forbidden_rows"], rules["forbidden_ids"])
         tokens = self._drawer(logits, arrays, flight.draw, allowed, self._vocabulary)
         lost = arrays["lost"][:count].long()
-        gone = flight.cell.gone
+        gone = cell.gone
         if gone is not None:
             tokens = tokens.masked_fill((lost == _LOST) | ((lost >= 0) & gone[lost.clamp(min=0)]), -1)
         self.rows.last[arrays["rows"][:count].long()] = tokens
@@ -251,15 +219,18 @@ class AheadStepper(Stepper):
             "sample_s": perf_counter() - (flight.drawn or flight.launched),
         }
         if flight.tokens is None:
-            return answer(flight.plan, scores=flight.scores, **times)
+            self._computed(flight)
+            return answer(flight.plan, scores=flight.scores(), **times)
         count, standing = len(flight.rows), flight.layout.standing
         tokens = flight.tokens.numpy().astype(np.int32)
+        self._computed(flight)
         # A plan that was launched since may have closed a row and given its id to another.
         current = self.rows.opened[flight.rows] == flight.opened
         last = self.rows.settled(flight.rows, tokens, standing, flight.sure, current)
         if last.size:
-            held = self._on_device({"rows": flight.rows[last], "tokens": tokens[last].astype(np.int64)})
+            held = self.passes.on_device({"rows": flight.rows[last], "tokens": tokens[last].astype(np.int64)})
             self.device.run(lambda: _put(self.rows.last, held))
+        proposals = self._propose_behind(flight, tokens)
         asked = flight.asked
         most = 0 if flight.top is None else flight.top[0].shape[1]
         chosen, top_ids = np.zeros(count, np.float32), np.zeros((count, most), np.int32)
@@ -271,8 +242,28 @@ class AheadStepper(Stepper):
             top_ids[wants], top_logprobs[wants] = (part.numpy()[wants] for part in flight.top)
         return answer(
             flight.plan, tokens=tokens, logprobs=chosen, top_ids=top_ids, top_logprobs=top_logprobs,
-            scores=flight.scores, **times,
+            scores=flight.scores(), proposals=proposals, **times,
         )  # fmt: skip
+
+    def _computed(self, flight: Flight) -> None:
+        """Tell the draft model which tokens lie in the step's slots now."""
+        if self._draft is None:
+            return
+        plan, layout = flight.plan, flight.layout
+        tokens = plan.tokens.astype(np.int64)
+        tokens[layout.filled] = self._last[layout.filled_rows].clip(min=0)
+        self._draft.written(plan.slots, tokens)
+
+    def _propose_behind(self, flight: Flight, tokens: np.ndarray) -> Proposals | None:
+        """The draft model's guesses, which are waited for: what they stand on was not known before."""
+        if self._draft is None or flight.made is None:
+            return None
+        lines = np.arange(len(tokens))
+        if flight.layout.standing is not None:
+            lines = flight.layout.standing.last(flight.layout.standing.counting(tokens))
+        self._last[flight.rows[lines]] = tokens[lines]
+        asks = asks_of(flight.plan, flight.layout, flight.made.layout, tokens)
+        return self._draft.propose(asks, self.rows) if asks else None
 
     def _lose(self, plan: StepPlan) -> None:
         if plan.rows.shape == plan.sample.shape:
@@ -315,7 +306,3 @@ def _rules(changes: Any) -> dict[str, np.ndarray]:
 
 def _put(last: torch.Tensor, held: dict[str, torch.Tensor]) -> None:
     last[held["rows"]] = held["tokens"]
-
-
-def _copy(target: torch.Tensor, staged: torch.Tensor) -> None:
-    target.copy_(staged, non_blocking=True)

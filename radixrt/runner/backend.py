@@ -15,6 +15,8 @@ from radixrt.models.blocks import Decoder
 from radixrt.runner.ahead import AheadStepper
 from radixrt.runner.cells import Planner
 from radixrt.runner.device import CudaDevice, Device
+from radixrt.runner.draft import Loaded as LoadedDraft
+from radixrt.runner.draft_ahead import AheadPasses
 from radixrt.runner.draws import draw_plain, draw_triton
 from radixrt.runner.tier import Mover
 from radixrt.runner.tier_device import DeviceMover
@@ -63,25 +65,42 @@ def uses_triton(model: Decoder) -> bool:
 
 
 def ahead_stepper(
-    model: CausalLM, part: Decoder, kv: torch.Tensor, *, vocab_size: int, vocabulary: int, context_length: int
+    model: CausalLM,
+    part: Decoder,
+    kv: torch.Tensor,
+    *,
+    vocab_size: int,
+    vocabulary: int,
+    context_length: int,
+    draft: LoadedDraft | None = None,
 ) -> AheadStepper:
-    """A stepper for a GPU. `part`: what of `model` is here, `model` itself but for a model over several ranks.
-
-    Recorded steps are for a whole model: the ranks would have to agree on each one that is recorded.
-    """
-    tuned = uses_triton(part)
-    whole = part.group is None
-    planner = Planner(part.config, part.layers[0].window, part.device) if tuned and whole else None
+    """A stepper for a GPU. `part`: what of `model` is here, `model` itself but for a model over several ranks."""
+    device = CudaDevice(part.device)
+    drawer = draw_triton if uses_triton(part) else draw_plain
+    beside = None
+    if draft is not None:
+        slots = kv.shape[3] - 1
+        passes = AheadPasses(
+            device, draft.model, draft.pool(slots), vocabulary=draft.vocabulary, drawer=drawer,
+            planner=planner_of(draft.model),
+        )  # fmt: skip
+        beside = draft.beside(slots, passes)
     return AheadStepper(
-        CudaDevice(part.device),
+        device,
         model,
         kv,
         vocab_size=vocab_size,
         vocabulary=vocabulary,
         context_length=context_length,
-        drawer=draw_triton if tuned else draw_plain,
-        planner=planner,
+        drawer=drawer,
+        planner=planner_of(part),
+        draft=beside,
     )
+
+
+def planner_of(part: Decoder) -> Planner | None:
+    """How a model's attention is cut ahead of it; None where its kernels take steps as they come."""
+    return Planner(part.config, part.layers[0].window, part.device, part.dtype) if uses_triton(part) else None
 
 
 def device_mover(device: Device, part: Decoder, kv: torch.Tensor) -> Mover | None:

@@ -35,8 +35,9 @@ LINE_FIELDS = {
 class Planner:
     """Cuts a step's attention for the Triton kernels, which read what it gives from a cell."""
 
-    def __init__(self, part: ModelConfig, window: int | None, device: torch.device) -> None:
-        """`part`: the model as this rank has it."""
+    def __init__(self, part: ModelConfig, window: int | None, device: torch.device, dtype: torch.dtype) -> None:
+        """`part`: the model as this rank has it; dtype: of its queries."""
+        from radixrt.kernels.triton.attention import widest_tile
         from radixrt.kernels.triton.graphs import PlanBuffers, plan_sizes
         from radixrt.kernels.triton.plan import make_plan
 
@@ -44,11 +45,13 @@ class Planner:
         self._group, self._kv_heads = part.num_heads // part.num_kv_heads, part.num_kv_heads
         self._window = window
         self._device = device
+        self._widest = widest_tile(part.head_dim, dtype)
 
     def plan(self, layout: AttentionLayout) -> Any:
         """The plan of a step, in numpy (`kernels.triton.plan.Host`)."""
         return self._make(
-            layout, group=self._group, kv_heads=self._kv_heads, window=self._window, device=self._device
+            layout, group=self._group, kv_heads=self._kv_heads, window=self._window, device=self._device,
+            widest=self._widest,
         )  # fmt: skip
 
     def size(self, room: Room) -> int:
@@ -110,8 +113,10 @@ class PlannedLayout:
 
     parents = None
 
-    def __init__(self, plan: Any) -> None:
+    def __init__(self, plan: Any, layout: AttentionLayout | None = None) -> None:
+        """`layout`: what the plan was made of."""
         self._plan = plan
+        self.layout = layout
 
     def derive(self, key: object, build: Callable[[], Derived]) -> Derived:
         plan: Derived = self._plan
@@ -119,7 +124,7 @@ class PlannedLayout:
 
 
 class Cell:
-    """A step's arrays on the device, and after `forward` its logits."""
+    """A step's arrays on the device, and the graph that reads them."""
 
     def __init__(self, room: Room, device: torch.device, planner: Planner | None, *, kept: bool = False) -> None:
         """`kept`: for more than one step, so that a graph is worth while."""
@@ -134,8 +139,8 @@ class Cell:
         self.arrays = self.block.views(self.data)
         self.buffers = None if planner is None else planner.buffers(room, self.arrays["plan"])
         self.graph: Graph | None = None
-        self.logits: torch.Tensor | None = None
-        """float32[room.tokens, V], where a graph makes them."""
+        self.hidden: torch.Tensor | None = None
+        """[room.tokens, hidden], where a graph makes them."""
         self.gone: torch.Tensor | None = None
         """bool[room.tokens]: the token was to be what its row sampled last, and that does not exist."""
 

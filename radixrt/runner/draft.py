@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -24,13 +25,20 @@ import torch
 from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import ModelError, StartupError
+from radixrt.kernels import Kernels
 from radixrt.kernels.layout import AttentionLayout
-from radixrt.models import CausalLM, Progress, load_model
+from radixrt.messages import StepPlan
+from radixrt.models import Progress, load_model
+from radixrt.models.blocks import Decoder
 from radixrt.runner import adjust
 from radixrt.runner.packed import packed_file
+from radixrt.runner.plan import Layout
 from radixrt.runner.pool import PoolShape, allocate_pool
 from radixrt.runner.rows import Rows
-from radixrt.runner.sampler import sample
+from radixrt.runner.sampler import Draw, sample
+
+if TYPE_CHECKING:
+    from radixrt.runner.step import Model
 
 PASS_TOKENS = 512
 """Most tokens of one forward pass while catching up."""
@@ -61,27 +69,86 @@ class Proposals:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """A row's part of a forward pass: it reads `private`, then its own new tokens."""
 
     tokens: np.ndarray
+    """int64[n]; -1: what the row guessed in the pass before."""
     start: int
     slots: np.ndarray
     private: np.ndarray
 
 
-class DraftModel:
-    """A model, the KV of the tokens that it has seen, and which these are. All arrays are indexed by slot."""
+class GuessingPasses(Protocol):
+    """How the draft model's forward passes are made."""
 
-    def __init__(self, model: CausalLM, kv: torch.Tensor, *, vocabulary: int, context_length: int) -> None:
-        """kv: [layers, 2, kv_heads, slots + SCRATCH, head_dim]; `vocabulary`: ids that the tokenizer knows."""
+    def run(self, parts: list[Part], draw: Draw | None) -> None:
+        """One pass; with `draw`, one line of it a part, each part's row guesses its next token."""
+        ...
+
+    def guessed(self) -> np.ndarray:
+        """int64[passes, rows]: what the passes with `draw` guessed since this was last asked."""
+        ...
+
+
+class PlainPasses:
+    """Each waited for."""
+
+    def __init__(self, model: Model, kv: torch.Tensor, *, vocabulary: int) -> None:
+        """kv: [layers, 2, kv_heads, slots, head_dim]; ids from `vocabulary` on are never guessed."""
         self._model = model
         self._kv = kv
         self._vocabulary = vocabulary
+        self._guesses: list[np.ndarray] = []
+
+    def run(self, parts: list[Part], draw: Draw | None) -> None:
+        device = self._model.device
+        layout = layout_of(parts, device)
+        tokens = np.concatenate([part.tokens for part in parts])
+        if self._guesses:
+            tokens[layout.starts[1:] - 1] = self._guesses[-1]
+        hidden = self._model.forward(
+            torch.from_numpy(tokens).to(device),
+            torch.from_numpy(layout.positions).to(device),
+            torch.from_numpy(layout.slots).to(device),
+            self._kv,
+            layout,
+        )
+        if draw is not None:
+            logits = self._model.logits(hidden[torch.from_numpy(layout.starts[1:] - 1).to(device)]).float()
+            adjust.forbid_from(logits, self._vocabulary)
+            self._guesses.append(sample(logits, draw).clamp(min=0).cpu().numpy())
+
+    def guessed(self) -> np.ndarray:
+        guesses, self._guesses = np.stack(self._guesses), []
+        return guesses
+
+
+def layout_of(parts: list[Part], device: torch.device) -> AttentionLayout:
+    return AttentionLayout(
+        new_lens=np.array([part.tokens.size for part in parts], np.int64),
+        slots=np.concatenate([part.slots for part in parts]),
+        positions=np.concatenate([part.start + np.arange(part.tokens.size) for part in parts]),
+        private_lens=np.array([part.private.size for part in parts], np.int64),
+        private_slots=np.concatenate([part.private for part in parts]),
+        spans=np.zeros((0, 4), np.int64),
+        span_slots=np.zeros(0, np.int64),
+        device=device,
+    )
+
+
+class DraftModel:
+    """Which tokens a draft model has seen, and what it guesses next. All arrays are indexed by slot."""
+
+    def __init__(self, passes: GuessingPasses, *, slots: int, vocabulary: int, context_length: int) -> None:
+        """Its pool has `slots` that mirror the target's, and SCRATCH behind them; `vocabulary`: ids that the tokenizer
+        knows."""
+        self._run = passes
+        self._vocabulary = vocabulary
         self._context_length = context_length
-        self._slots = kv.shape[3] - SCRATCH
-        self._known = np.zeros(self._slots, bool)
-        self._tokens = np.zeros(self._slots, np.int64)
+        self._slots = slots
+        self._known = np.zeros(slots, bool)
+        self._tokens = np.zeros(slots, np.int64)
         self._passes = 0
 
     def written(self, slots: np.ndarray, tokens: np.ndarray) -> None:
@@ -114,25 +181,22 @@ class DraftModel:
         scratch = self._slots + np.arange(len(asks) * most, dtype=np.int64).reshape(len(asks), most)
         parts = self._catch_up(asks)
         token = np.array([min(ask.token, self._vocabulary - 1) for ask in asks], np.int64)
-        guesses = np.zeros((len(asks), most), np.int64)
         for j in range(most):
             parts = [
-                _Part(np.append(part.tokens, token[i]), part.start, np.append(part.slots, scratch[i, j]), part.private)
+                Part(np.append(part.tokens, token[i]), part.start, np.append(part.slots, scratch[i, j]), part.private)
                 for i, part in enumerate(parts)
             ]
-            logits = self._model.logits(self._forward(parts)).float()
-            adjust.forbid_from(logits, self._vocabulary)
-            token = sample(logits, rows.draw(ids, ends + j + 1)).clamp(min=0).cpu().numpy()
-            guesses[:, j] = token
+            self._forward(parts, rows.draw(ids, ends + j + 1))
             # From here on each row adds the one token that it has just guessed.
+            token[:] = -1
             parts = [
-                _Part(part.tokens[:0], part.start + part.tokens.size, part.slots[:0],
-                      np.concatenate([part.private, part.slots]))
+                Part(part.tokens[:0], part.start + part.tokens.size, part.slots[:0],
+                     np.concatenate([part.private, part.slots]))
                 for part in parts
             ]  # fmt: skip
-        return guesses
+        return self._run.guessed().T
 
-    def _catch_up(self, asks: list[Ask]) -> list[_Part]:
+    def _catch_up(self, asks: list[Ask]) -> list[Part]:
         """Compute what is missing in the rows' contexts but for the last PASS_TOKENS, which come with the next pass."""
         while True:
             parts = self._missing(asks, PASS_TOKENS)
@@ -143,9 +207,9 @@ class DraftModel:
                 self._known[part.slots] = True  # whoever reads them next reads them behind this pass
             if whole:
                 return parts
-            self._forward([part for part in parts if part.tokens.size])
+            self._forward([part for part in parts if part.tokens.size], None)
 
-    def _missing(self, asks: list[Ask], most: int) -> list[_Part]:
+    def _missing(self, asks: list[Ask], most: int) -> list[Part]:
         """What the rows have to compute, `most` tokens together; of rows that share it the first one computes it."""
         claimed = np.zeros(self._slots, bool)
         parts = []
@@ -156,63 +220,75 @@ class DraftModel:
             most -= end - first
             slots = ask.context[first:end]
             claimed[slots] = True
-            parts.append(_Part(self._tokens[slots], first, slots, ask.context[:first]))
+            parts.append(Part(self._tokens[slots], first, slots, ask.context[:first]))
         return parts
 
-    def _forward(self, parts: list[_Part]) -> torch.Tensor:
-        """[rows, hidden]: the state behind each part's last token."""
-        device = self._model.device
-        lens = np.array([part.tokens.size for part in parts], np.int64)
-        positions = np.concatenate([part.start + np.arange(part.tokens.size) for part in parts])
-        slots = np.concatenate([part.slots for part in parts])
-        layout = AttentionLayout(
-            new_lens=lens,
-            slots=slots,
-            positions=positions,
-            private_lens=np.array([part.private.size for part in parts], np.int64),
-            private_slots=np.concatenate([part.private for part in parts]),
-            spans=np.zeros((0, 4), np.int64),
-            span_slots=np.zeros(0, np.int64),
-            device=device,
-        )
-        hidden = self._model.forward(
-            torch.from_numpy(np.concatenate([part.tokens for part in parts])).to(device),
-            torch.from_numpy(positions).to(device),
-            torch.from_numpy(slots).to(device),
-            self._kv,
-            layout,
-        )
+    def _forward(self, parts: list[Part], draw: Draw | None) -> None:
+        self._run.run(parts, draw)
         self._passes += 1
-        return hidden[torch.from_numpy(lens.cumsum() - 1).to(device)]
+
+
+def asks_of(plan: StepPlan, layout: Layout, attention: AttentionLayout, tokens: np.ndarray) -> list[Ask]:
+    """What the rows of a step that sampled `tokens` (int32[K]) want guessed."""
+    if plan.propose is None or not plan.propose.any():
+        return []
+    lines = np.arange(len(tokens))
+    if layout.standing is not None:
+        lines = layout.standing.last(layout.standing.counting(tokens))
+    last = {int(layout.rows[layout.sampled[line]]): int(line) for line in lines}
+    asks = []
+    for entry in np.flatnonzero(plan.propose).tolist():
+        row = int(layout.rows[entry])
+        line = last[row]
+        on = int(layout.sampled[line])  # the row's entry, or the branch that held
+        new = plan.slots[layout.starts_of(on) : int(layout.at[line]) + 1]
+        context = np.concatenate([attention.context(on), new]).astype(np.int64)
+        asks.append(Ask(row=row, context=context, token=int(tokens[line]), count=int(plan.propose[entry])))
+    return asks
 
 
 @dataclass(frozen=True)
 class Loaded:
     """A draft model that has no pool yet."""
 
-    model: CausalLM
+    model: Decoder
     shape: PoolShape
     vocabulary: int
 
-    def beside(self, tokens: int) -> DraftModel:
-        """With a pool that mirrors one of `tokens` slots."""
+    def pool(self, tokens: int) -> torch.Tensor:
+        """A pool that mirrors one of `tokens` slots."""
+        return allocate_pool(self.shape, tokens + SCRATCH, self.model.device)
+
+    def beside(self, tokens: int, passes: GuessingPasses | None = None) -> DraftModel:
+        """The draft of a model with a pool of `tokens` slots; `passes` over `pool(tokens)`, by default plain ones."""
+        if passes is None:
+            passes = PlainPasses(self.model, self.pool(tokens), vocabulary=self.vocabulary)
         context_length = self.model.config.context_length
-        kv = allocate_pool(self.shape, tokens + SCRATCH)
-        return DraftModel(self.model, kv, vocabulary=self.vocabulary, context_length=context_length)
+        return DraftModel(passes, slots=tokens, vocabulary=self.vocabulary, context_length=context_length)
 
 
-def load_draft(config: RunnerConfig, target: Checkpoint, dtype: torch.dtype, progress: Progress) -> Loaded:
-    """The draft model that the config names. StartupError where its vocabulary is not the target's."""
+def load_draft(
+    config: RunnerConfig,
+    target: Checkpoint,
+    dtype: torch.dtype,
+    progress: Progress,
+    device: torch.device | str = "cpu",
+    ops: Kernels | None = None,
+) -> Loaded:
+    """The draft model that the config names, computed with `ops` where given. StartupError where its vocabulary is not
+    the target's."""
     checkpoint = open_checkpoint(Path(config.draft_path or ""))
     vocabulary = _shared_vocabulary(target, checkpoint, config.tokenizer)
     model = load_model(
         checkpoint,
         dtype=dtype,
-        device="cpu",
-        weights=config.weights,
+        device=device,
+        weights="bf16" if ops is not None and dtype == torch.bfloat16 else config.weights,
         progress=lambda stage, fraction: progress(f"draft {stage}", fraction),
         packed_file=partial(packed_file, checkpoint),
     )
+    if ops is not None:
+        model.use(ops)
     return Loaded(model, PoolShape.of(model.config, dtype), min(vocabulary, model.config.vocab_size))
 
 

@@ -79,7 +79,7 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         "context_length": part.context_length,
     }  # fmt: skip
     if model.device.type == "cuda":
-        ahead = ahead_stepper(model, part.model, kv, **sizes)
+        ahead = ahead_stepper(model, part.model, kv, **sizes, draft=part.draft)
         stepper: Stepper = ahead
         mover = device_mover(ahead.device, part.model, kv)
     else:
@@ -151,10 +151,8 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
         )
     # Ranks on CPUs share the machine's memory; each has a GPU of its own.
     draft, share = None, 1.0 if device.type == "cuda" else 1 / config.tp
-    if config.draft_path is not None and device.type != "cpu":
-        raise StartupError("a draft model runs beside a model on a CPU: leave out --draft-model", param="draft_model")
     if config.draft_path is not None and config.rank == 0:
-        draft = load_draft(config, checkpoint, dtype, progress)
+        draft = load_draft(config, checkpoint, dtype, progress, device, ops)
         share *= shape.token_bytes / (shape.token_bytes + draft.shape.token_bytes)
     free = int(free_memory(device) * share)
     tokens = pool_tokens(

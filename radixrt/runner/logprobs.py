@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,53 +41,90 @@ class Wanted(NamedTuple):
     """How many of the most likely tokens to name beside each."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What one step's answers need, laid out once: each token's logits are computed once, a slice at a time.
+
+    Attributes:
+        places: int64[n] new tokens whose logits are needed, ascending.
+        line, targets: int64[m] pairs of an index into `places` and a token id, by line.
+        order: int64[m] which of all targets, one item of `wanted` after the other, each pair is.
+    """
+
+    wanted: Sequence[Wanted]
+    places: np.ndarray
+    line: np.ndarray
+    targets: np.ndarray
+    order: np.ndarray
+
+    @classmethod
+    def of(cls, wanted: Sequence[Wanted]) -> Asked | None:
+        """None where nothing is wanted."""
+        if not wanted:
+            return None
+        places, line = np.unique(np.concatenate([item.at for item in wanted]), return_inverse=True)
+        order = np.argsort(line, kind="stable")
+        targets = np.concatenate([item.targets for item in wanted])
+        return cls(wanted, places, line[order], targets[order], order)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `begin` wants on the device."""
+        return {"places": self.places, "line": self.line % SLICE_TOKENS, "targets": self.targets}
+
+    def begin(
+        self,
+        logits_of: Callable[[torch.Tensor], torch.Tensor],
+        hidden: torch.Tensor,
+        arrays: Mapping[str, torch.Tensor],
+        fetch: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Callable[[], list[Score]]:
+        """Compute the answers; what is returned makes them, once what `fetch` gave is on the host.
+
+        hidden: [T, hidden]; `logits_of` makes float32[k, V] of some of its rows; arrays: `arrays()` on its device.
+        """
+        count = max(item.top for item in self.wanted)
+        chosen, ids, values = [], [], []
+        for begin in range(0, len(self.places), SLICE_TOKENS):
+            logits = logits_of(hidden[arrays["places"][begin : begin + SLICE_TOKENS]])
+            own = log_softmax(logits)
+            low, high = np.searchsorted(self.line, (begin, begin + SLICE_TOKENS)).tolist()
+            chosen.append(fetch(own[arrays["line"][low:high], arrays["targets"][low:high]]))
+            if count:
+                chunks = chunked(logits)
+                best = ordered_top(chunks, chunks.amax(-1), count)
+                ids.append(fetch(best.to(torch.int32)))
+                values.append(fetch(own.gather(1, best)))
+        return lambda: self._answers(count, chosen, ids, values)
+
+    def _answers(
+        self, count: int, chosen: list[torch.Tensor], ids: list[torch.Tensor], values: list[torch.Tensor]
+    ) -> list[Score]:
+        given = np.empty(len(self.order), np.float32)
+        given[self.order] = torch.cat(chosen).numpy()
+        line = np.empty(len(self.order), np.int64)
+        line[self.order] = self.line
+        top_ids = torch.cat(ids).numpy() if count else np.zeros((len(self.places), 0), np.int32)
+        top_values = torch.cat(values).numpy() if count else np.zeros((len(self.places), 0), np.float32)
+        answers, begin = [], 0
+        for item in self.wanted:
+            part = slice(begin, begin + len(item.targets))
+            answers.append(
+                Score(
+                    logprobs=given[part],
+                    top_ids=top_ids[line[part], : item.top],
+                    top_logprobs=top_values[line[part], : item.top],
+                )
+            )
+            begin = part.stop
+        return answers
+
+
 def scores(
     logits_of: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, wanted: Sequence[Wanted]
 ) -> list[Score]:
-    """One answer to each of `wanted`, whose logits are computed together, a slice at a time, each once.
-
-    hidden: [T, hidden]; `logits_of` makes float32[m, V] of some of its rows.
-    """
-    answers: dict[int, Score] = {}
-    for top_count in sorted({item.top for item in wanted}):
-        group = [i for i, item in enumerate(wanted) if item.top == top_count]
-        together = _scores(
-            logits_of,
-            hidden,
-            np.concatenate([wanted[i].at for i in group]),
-            np.concatenate([wanted[i].targets for i in group]),
-            top_count,
-        )
-        begin = 0
-        for i in group:
-            part = slice(begin, begin + len(wanted[i].targets))
-            answers[i] = Score(
-                logprobs=together.logprobs[part],
-                top_ids=together.top_ids[part],
-                top_logprobs=together.top_logprobs[part],
-            )
-            begin = part.stop
-    return [answers[i] for i in range(len(wanted))]
-
-
-def _scores(
-    logits_of: Callable[[torch.Tensor], torch.Tensor],
-    hidden: torch.Tensor,
-    at: np.ndarray,
-    targets: np.ndarray,
-    count: int,
-) -> Score:
-    places, place = np.unique(at, return_inverse=True)
-    chosen = np.empty(len(targets), np.float32)
-    ids, values = np.empty((len(targets), count), np.int32), np.empty((len(targets), count), np.float32)
-    for begin in range(0, len(places), SLICE_TOKENS):
-        rows = torch.from_numpy(places[begin : begin + SLICE_TOKENS]).to(hidden.device)
-        logits = logits_of(hidden[rows])
-        logprobs = log_softmax(logits)
-        here = np.flatnonzero((place >= begin) & (place < begin + SLICE_TOKENS))
-        line = place[here] - begin
-        pairs = (torch.from_numpy(line).to(logits.device), torch.from_numpy(targets[here]).to(logits.device))
-        chosen[here] = logprobs[pairs].cpu().numpy()
-        top_ids, top_values = top(logits, logprobs, count)
-        ids[here], values[here] = top_ids[line], top_values[line]
-    return Score(logprobs=chosen, top_ids=ids, top_logprobs=values)
+    """One answer to each of `wanted`, waited for. hidden: [T, hidden]; see `Asked.begin`."""
+    asked = Asked.of(wanted)
+    if asked is None:
+        return []
+    arrays = {name: torch.from_numpy(array).to(hidden.device) for name, array in asked.arrays().items()}
+    return asked.begin(logits_of, hidden, arrays, lambda x: x.cpu())()

@@ -16,7 +16,7 @@ import torch
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.messages import Score, ScoreSpec, StepMasks, StepPlan, StepResult
 from radixrt.runner import adjust, logprobs
-from radixrt.runner.draft import Ask, DraftModel, Proposals
+from radixrt.runner.draft import DraftModel, Proposals, asks_of
 from radixrt.runner.parts import Parts
 from radixrt.runner.plan import Layout, Limits, lay_out
 from radixrt.runner.rows import PlanError, Rows
@@ -158,22 +158,10 @@ class Stepper:
         self, plan: StepPlan, layout: Layout, attention: AttentionLayout, tokens: np.ndarray
     ) -> Proposals | None:
         """The draft model's guesses for the rows of the plan that ask for any."""
-        if self._draft is None or plan.propose is None or not plan.propose.any():
+        if self._draft is None:
             return None
-        if layout.standing is None:
-            lines = np.arange(len(tokens))
-        else:
-            lines = layout.standing.last(layout.standing.counting(tokens))
-        last = {int(layout.rows[layout.sampled[line]]): int(line) for line in lines}
-        asks = []
-        for entry in np.flatnonzero(plan.propose).tolist():
-            row = int(layout.rows[entry])
-            line = last[row]
-            on = int(layout.sampled[line])  # the row's entry, or the branch that held
-            new = plan.slots[layout.starts_of(on) : int(layout.at[line]) + 1]
-            context = np.concatenate([attention.context(on), new]).astype(np.int64)
-            asks.append(Ask(row=row, context=context, token=int(tokens[line]), count=int(plan.propose[entry])))
-        return self._draft.propose(asks, self.rows)
+        asks = asks_of(plan, layout, attention, tokens)
+        return self._draft.propose(asks, self.rows) if asks else None
 
     def _forward(self, plan: StepPlan, layout: Layout, attention: AttentionLayout) -> torch.Tensor:
         """[T, hidden]: what the model makes of the step's new tokens."""

@@ -1,17 +1,25 @@
-"""Compiles every kernel for a GPU that is not there: `python kernels_compile.py sm90 | sm80 | gfx942` (minutes).
+"""Compiles every kernel for a GPU that is not there, and says what each takes of it.
+
+    python kernels_compile.py sm90 | sm80 | gfx942 [bfloat16 | float16 | float32]       minutes, a dtype a third of them
 
 A driver that only names its device stands in for the real one, and every launch compiles and stops there. What the
 interpreter cannot see shows here: types that differ between branches, operations the compiler lacks, tiles that do not
-fit into shared memory.
+fit into shared memory, registers that spill.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
@@ -20,6 +28,10 @@ TARGETS = {
     "sm80": (GPUTarget("cuda", 80, 32), 163 * 1024),
     "gfx942": (GPUTarget("hip", "gfx942", 64), 64 * 1024),
 }
+
+
+WIDTHS = {torch.bfloat16: 128, torch.float16: 80, torch.float32: 256}
+"""The length of a head that each dtype is tried with."""
 
 
 class NoDevice:
@@ -38,9 +50,25 @@ class NoDevice:
         return 0
 
 
-def compile_all(name: str) -> dict[str, int]:
-    """Kernel -> how many variants of it compiled. SystemExit where one needs more shared memory than the device has; of
-    several configurations that is asked of the first, which must run anywhere (the others are passed over)."""
+@dataclass
+class Taken:
+    """What a kernel's variants take, at most. `first`: of the first of several configurations, which must run."""
+
+    variants: set[str] = field(default_factory=set)
+    first_shared: int = 0
+    shared: int = 0
+    first_spills: int = 0
+    spills: int = 0
+    registers: int = 0
+    over: int = 0
+    """Variants that need more shared memory than there is: the tuner passes them over."""
+
+
+def compile_all(name: str, only: str | None = None) -> dict[str, Taken]:
+    """Kernel -> what became of it. SystemExit where a first configuration needs more shared memory than there is.
+
+    `only`: a dtype's name, for a third of the work.
+    """
     target, shared = TARGETS[name]
     driver.set_active(NoDevice(target))
     launch, compiled = jit.JITFunction.run, {}
@@ -48,17 +76,42 @@ def compile_all(name: str) -> dict[str, int]:
 
     def only_compile(self: Any, *args: Any, warmup: bool = False, **options: Any) -> Any:
         kernel = launch(self, *args, warmup=True, **options)
-        if kernel.metadata.shared > shared and not others:
-            raise SystemExit(f"{self.__name__} needs {kernel.metadata.shared} bytes of shared memory: {options}")
-        compiled.setdefault(self.__name__, set()).add(kernel.hash)
+        needs = kernel.metadata.shared
+        if needs > shared and not others:
+            raise SystemExit(f"{self.__name__} needs {needs} bytes of shared memory: {options}")
+        taken = compiled.setdefault(self.__name__, Taken())
+        if kernel.hash not in taken.variants:
+            taken.variants.add(kernel.hash)
+            registers, spills = usage(target, kernel)
+            taken.over += needs > shared
+            taken.shared, taken.registers = max(taken.shared, needs), max(taken.registers, registers)
+            taken.spills = max(taken.spills, spills)
+            if not others:
+                taken.first_shared, taken.first_spills = max(taken.first_shared, needs), max(taken.first_spills, spills)
         return kernel
 
     jit.JITFunction.run = only_compile
-    call_all(others)
-    return {kernel: len(variants) for kernel, variants in compiled.items()}
+    call_all(others, [getattr(torch, only)] if only else list(WIDTHS))
+    return compiled
 
 
-def call_all(others: list[None]) -> None:
+def usage(target: GPUTarget, kernel: Any) -> tuple[int, int]:
+    """(registers of a thread, bytes of it that spill to memory)."""
+    if target.backend == "hip":
+        text = kernel.asm["amdgcn"]
+        found = {key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", text)}
+        return found["vgpr_count"], 4 * found["vgpr_spill_count"]
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        done = subprocess.run(
+            [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name], capture_output=True, text=True, check=True
+        )
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout).groups()
+    return int(registers), int(stack)
+
+
+def call_all(others: list[None], dtypes: list[torch.dtype]) -> None:
     """Every operation in its variants; `others` is filled while a configuration that is not the first is launched."""
     from radixrt.kernels import triton as ops
     from radixrt.kernels.triton import moe, packed, plan, tuning
@@ -72,7 +125,8 @@ def call_all(others: list[None]) -> None:
 
     tuning.run = every
     plan.SHORTEST_CHUNK = 32
-    for dtype, width in ((torch.bfloat16, 128), (torch.float16, 80), (torch.float32, 256)):
+    for dtype in dtypes:
+        width = WIDTHS[dtype]
         x, weight = torch.randn(5, 96).to(dtype), torch.ones(width, dtype=dtype)
         ops.rms_norm(x, x[0], 1e-5), ops.add_rms_norm(x, x.clone(), x[0], 1e-5), ops.silu_mul(x), ops.gelu_mul(x)
         slots, scales = torch.arange(300), torch.ones(2)
@@ -133,4 +187,11 @@ def sample_all(logits: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    print(compile_all(sys.argv[1]))
+    began = time.perf_counter()
+    found = compile_all(*sys.argv[1:3])
+    for kernel, taken in found.items():
+        print(f"{kernel}: {len(taken.variants)} variants ({taken.over} too large), {taken.registers} registers; first "
+              f"configurations: {taken.first_shared} bytes shared, {taken.first_spills} spilled; any: {taken.shared}, "
+              f"{taken.spills}")  # fmt: skip
+    count = sum(len(taken.variants) for taken in found.values())
+    print(f"{' '.join(sys.argv[1:])}: {len(found)} kernels, {count} variants, {time.perf_counter() - began:.0f} s")

@@ -229,7 +229,7 @@ def test_recorded_decode_steps_give_the_tokens_of_the_plain_runner(
         expected = in_turn(Stepper(model(plain), pool(SLOTS), **sizes), plans, scheduler.masks)
         ahead = AheadStepper(
             device, model(triton), pool(SLOTS + 1), **sizes, drawer=drawer,
-            planner=Planner(CONFIG, None, device.device),
+            planner=Planner(CONFIG, None, device.device, torch.float32),
         )  # fmt: skip
         found = in_flight(ahead, plans, scheduler.masks)
     assert same(found, expected, 1e-4) > 5

@@ -14,7 +14,7 @@ from radixrt.checkpoint import open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import StartupError
 from radixrt.messages import RowOpen, StepMasks
-from radixrt.runner.draft import SCRATCH, DraftModel, load_draft
+from radixrt.runner.draft import SCRATCH, DraftModel, PlainPasses, load_draft
 from radixrt.runner.rows import PlanError
 from radixrt.runner.step import Stepper
 from tests.tiny import write_tiny_llama
@@ -32,7 +32,8 @@ def no_masks() -> StepMasks:
 def make(model: FakeModel, draft: FakeModel | None = None, slots: int = 200) -> Stepper:
     beside = None
     if draft is not None:
-        beside = DraftModel(draft, torch.zeros(1, 2, 1, slots + SCRATCH, 2), vocabulary=V, context_length=512)
+        passes = PlainPasses(draft, torch.zeros(1, 2, 1, slots + SCRATCH, 2), vocabulary=V)
+        beside = DraftModel(passes, slots=slots, vocabulary=V, context_length=512)
     return Stepper(model, torch.zeros(1, 2, 1, slots, 2), vocab_size=V, vocabulary=V, context_length=512, draft=beside)
 
 
