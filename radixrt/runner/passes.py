@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class Passes:
         self._kv = kv
         self._scratch = kv.shape[3] - 1
         self._planner = planner
-        self._ranks: Tells | None = model if hasattr(model, "recorded") else None
+        self._ranks = cast(Tells, model) if hasattr(model, "recorded") else None
         self._staging = Staging(device)
         self.cells = None if planner is None else Cells(device.device, planner)
 

@@ -16,6 +16,8 @@ from radixrt.models.dummy import dummy_model
 from radixrt.runner import cells
 from radixrt.runner.ahead import AheadStepper, Flight
 from radixrt.runner.cells import Planner
+from radixrt.runner.draft import SCRATCH, DraftModel, GuessingPasses, PlainPasses
+from radixrt.runner.draft_ahead import AheadPasses
 from radixrt.runner.draws import draw_plain, draw_triton
 from radixrt.runner.rows import PlanError
 from radixrt.runner.step import Stepper
@@ -30,7 +32,9 @@ SLOTS = 800
 class Scheduler:
     """Makes plans, each before the tokens of the last one are known: rows come, share, go on, and go."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, proposes: bool = False) -> None:
+        self.proposes = proposes
+        self.asked: set[int] = set()  # rows whose guesses come with the answer to the last plan
         self.rng = np.random.default_rng(seed)
         self.free = list(range(SLOTS))
         self.rng.shuffle(self.free)
@@ -68,8 +72,9 @@ class Scheduler:
         return plan(0, [{"row": -1, "tokens": tokens, "at": 0, "slots": self.prefix, "sample": False}])
 
     def next(self, step: int, decode_only: bool) -> StepPlan:
+        """`decode_only`: steps of a token a row, but for guesses and scores where the scheduler proposes."""
         rng, opens, closes, entries, scores = self.rng, [], [], [], []
-        for row in [row for row in self.rows if self.chance(0.1)]:
+        for row in [row for row in self.rows if self.chance(0.1) and row not in self.asked]:
             closes.append(row)
             self.free += self.rows.pop(row)
             self.sampled.discard(row)
@@ -79,7 +84,7 @@ class Scheduler:
             if self.chance(0.1) or row in resting:
                 continue  # it waits a step: for guesses, until it is known which of them held
             tokens, drafts = [-1 if row in self.sampled else int(rng.integers(V))], 0
-            if not decode_only and self.chance(0.1):
+            if (not decode_only or self.proposes) and self.chance(0.1):
                 drafts = 1
                 tokens.append(int(rng.integers(3)))
                 self.guessed.add(row)
@@ -89,7 +94,7 @@ class Scheduler:
             slots += new
         for _ in range(int(rng.integers(0, 3)) if not decode_only or not self.rows else 0):
             row = min(set(range(64)) - self.rows.keys())  # as early as it can be, so that ids are used again
-            count = int(rng.integers(1, 5)) if not decode_only else 1
+            count = int(rng.integers(1, 5)) if not decode_only or self.proposes else 1
             slots = [self.free.pop() for _ in range(count)]
             opens.append(self.opened(row))
             entries.append({"row": row, "tokens": rng.integers(0, V, count).tolist(), "at": 70, "slots": slots})
@@ -112,7 +117,12 @@ class Scheduler:
         if self.chance(0.05) and entries:
             entries[0]["slots"] = [SLOTS + 9]  # a step that fails as a whole
         spans = [(self.prefix, 0, len(entries))] if entries else []
-        return plan(step, entries, opens=opens, closes=closes, spans=spans, masked=masked, scores=scores)
+        propose = None
+        if self.proposes and entries:
+            propose = [int(rng.integers(0, 4)) if entry["sample"] else 0 for entry in entries]
+            self.asked = {entry["row"] for entry, count in zip(entries, propose, strict=True) if count}
+        return plan(step, entries, opens=opens, closes=closes, spans=spans, masked=masked, scores=scores,
+                    propose=propose)  # fmt: skip
 
     def history(self, steps: int, decode_only: bool = False) -> Iterator[StepPlan]:
         yield self.first()
@@ -171,6 +181,9 @@ def same(found: list[Outcome], expected: list[Outcome], tolerance: float) -> int
         assert ours.step == theirs.step
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         assert ours.top_ids.tolist() == theirs.top_ids.tolist()
+        assert (ours.proposals is None) == (theirs.proposals is None)
+        if theirs.proposals is not None and ours.proposals is not None:
+            assert ours.proposals.tolist() == theirs.proposals.tolist()
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=tolerance)
         assert ours.top_logprobs == pytest.approx(theirs.top_logprobs, abs=tolerance)
         for one, other in zip(ours.scores, theirs.scores, strict=True):
@@ -194,6 +207,35 @@ def test_random_histories_give_the_tokens_of_the_plain_runner(seed: int, long: b
     assert device.waits <= len(plans)  # one a step at most, staging included
 
 
+def fake_draft(passes: GuessingPasses) -> DraftModel:
+    return DraftModel(passes, slots=SLOTS, vocabulary=V - 3, context_length=512)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_draft_model_guesses_what_it_guesses_beside_the_plain_runner(seed: int, long: bool) -> None:
+    """And waits once more in steps whose rows ask for guesses, however many passes that takes."""
+    scheduler = Scheduler(seed, proposes=True)
+    plans = list(scheduler.history(200 if long else 30))
+    sizes = {"vocab_size": V, "vocabulary": V - 3, "context_length": 512}
+    pool = torch.zeros(1, 2, 1, SLOTS + SCRATCH + 1, 2)
+    plain_passes = PlainPasses(FakeModel(V, seed=1), pool.clone(), vocabulary=V - 3)
+    expected = in_turn(
+        Stepper(FakeModel(V), torch.zeros(1, 2, 1, SLOTS, 2), **sizes, draft=fake_draft(plain_passes)),
+        plans, scheduler.masks,
+    )  # fmt: skip
+    device = LateDevice()
+    passes = AheadPasses(device, FakeModel(V, seed=1), pool, vocabulary=V - 3, drawer=draw_plain)
+    with torch.inference_mode():
+        ahead = AheadStepper(
+            device, FakeModel(V), torch.zeros(1, 2, 1, SLOTS + 1, 2), **sizes, drawer=draw_plain,
+            draft=fake_draft(passes),
+        )  # fmt: skip
+        found = in_flight(ahead, plans, scheduler.masks)
+    assert same(found, expected, 1e-6) > 30
+    guessing = sum(isinstance(each, StepResult) and each.draft_passes > 0 for each in expected)
+    assert guessing > 10 and device.waits <= len(plans) + guessing
+
+
 CONFIG = ModelConfig(
     architecture="qwen3", hidden_size=32, intermediate_size=48, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=16,
     vocab_size=V, context_length=512, rms_norm_eps=1e-6, rope_theta=1e4, rope_scaling=RopeScaling(),
@@ -207,7 +249,8 @@ CONFIG = ModelConfig(
 def test_recorded_decode_steps_give_the_tokens_of_the_plain_runner(
     drawer: Callable, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's kernels, over cells that are padded, filled anew and replayed."""
+    """Triton's kernels, over cells that are padded, filled anew and replayed: with guesses, scores, and a draft model
+    whose passes are recorded too."""
     if drawer is draw_plain and not long:
         pytest.skip("--long")
     monkeypatch.setattr(cells, "LEAST_ITEMS", 3)  # the interpreter takes its time for programs that do nothing
@@ -221,16 +264,22 @@ def test_recorded_decode_steps_give_the_tokens_of_the_plain_runner(
     def pool(slots: int) -> torch.Tensor:
         return torch.zeros(CONFIG.num_layers, 2, CONFIG.num_kv_heads, slots, CONFIG.head_dim)
 
-    scheduler = Scheduler(3)
+    scheduler = Scheduler(3 if long else 49, proposes=True)
     plans = list(scheduler.history(40 if long else 8, decode_only=True))
+    assert any(each.drafts.any() for each in plans) and any(each.scores for each in plans)
     sizes = {"vocab_size": V, "vocabulary": V - 3, "context_length": 512}
     device = LateDevice()
     with torch.inference_mode():
-        expected = in_turn(Stepper(model(plain), pool(SLOTS), **sizes), plans, scheduler.masks)
+        passes: GuessingPasses = PlainPasses(model(plain), pool(SLOTS + SCRATCH), vocabulary=V - 3)
+        beside = Stepper(model(plain), pool(SLOTS), **sizes, draft=fake_draft(passes))
+        expected = in_turn(beside, plans, scheduler.masks)
+        planner = Planner(CONFIG, None, device.device, torch.float32)
+        passes = AheadPasses(
+            device, model(triton), pool(SLOTS + SCRATCH + 1), vocabulary=V - 3, drawer=drawer, planner=planner
+        )
         ahead = AheadStepper(
-            device, model(triton), pool(SLOTS + 1), **sizes, drawer=drawer,
-            planner=Planner(CONFIG, None, device.device, torch.float32),
-        )  # fmt: skip
+            device, model(triton), pool(SLOTS + 1), **sizes, drawer=drawer, planner=planner, draft=fake_draft(passes)
+        )
         found = in_flight(ahead, plans, scheduler.masks)
     assert same(found, expected, 1e-4) > 5
     assert device.recorded >= 1 and device.replayed > device.recorded
