@@ -13,7 +13,7 @@ LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16"]
 Weights = Literal["auto", "bf16", "int8", "int4"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-Attention = Literal["auto", "triton", "torch"]
+Attention = Literal["auto", "triton", "torch", "flashinfer"]
 LoadFormat = Literal["auto", "dummy"]
 Eviction = Literal["lru", "lfu", "slru", "priority", "cost"]
 
@@ -36,7 +36,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceName = "auto"
     """auto: a GPU where torch finds one, else the CPU."""
     attention: Attention = "auto"
-    """Which kernels compute: auto: the device's own; torch: plain torch, the reference; triton: Triton's, on a GPU."""
+    """Which kernels compute: auto: the device's own; torch: plain torch, the reference; triton: Triton's, on a GPU;
+    flashinfer: the same with FlashInfer's attention, where it is installed (not tried on a GPU yet)."""
     weights: Weights = "auto"
     """In which form a bfloat16 model's matrices are multiplied. auto: as the file is quantized (Q4_0, Q4_1 and Q8_0
     exactly), else bf16. int8 and int4 need a C++ compiler."""

@@ -121,8 +121,8 @@ def make_plan(
     not depend on what else is in the step; by default it follows from how much there is to read. `widest`: query lines
     of a tile at most.
     """
-    index, segments = _segments(layout, window, sharing)
-    tiles = [tiled for segment in segments for tiled in _tiles(segment, group, layout, window, widest)]
+    index, pieces = segments(layout, window, sharing)
+    tiles = [tiled for segment in pieces for tiled in _tiles(segment, group, layout, window, widest)]
     if chunk is None:
         work = sum(part.stop - part.start for _, part in tiles) * kv_heads
         target = PROGRAMS * multiprocessors(layout.device if device is None else device)
@@ -151,7 +151,7 @@ def make_plan(
     )
 
 
-def _segments(layout: AttentionLayout, window: int | None, sharing: bool) -> tuple[np.ndarray, list[Segment]]:
+def segments(layout: AttentionLayout, window: int | None, sharing: bool) -> tuple[np.ndarray, list[Segment]]:
     """The slot index, and who reads which part of it."""
     starts, spans = layout.starts.tolist(), layout.spans.tolist()
     shared = [span for span in spans if sharing and _is_shared(span, window)]

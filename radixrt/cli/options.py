@@ -67,7 +67,7 @@ FLAGS: dict[str, Any] = {
     "attention": typer.Option(
         "--attention",
         "--attention-backend",
-        help="Kernels: auto: the device's own; torch: plain torch; triton: Triton's, for GPUs.",
+        help="Kernels: auto: the device's own; torch: plain; triton: Triton's, on GPUs; flashinfer: its attention.",
         rich_help_panel=ENGINE,
     ),
     "weights": typer.Option(

@@ -47,21 +47,41 @@ def choose_kernels(name: str, device: torch.device) -> Kernels | None:
             return None
         case "torch":
             return kernels.select(device, reference=True)
-        case "triton":
+        case "triton" | "flashinfer":
             interpreted = os.environ.get("TRITON_INTERPRET") == "1"
             if device.type == "cpu" and not interpreted:
-                raise StartupError("Triton's kernels need a GPU: choose --attention auto or torch", param="attention")
+                owner = "Triton's" if name == "triton" else "FlashInfer's"
+                raise StartupError(f"{owner} kernels need a GPU: choose --attention auto or torch", param="attention")
             if find_spec("triton") is None:
                 raise StartupError("triton is not installed: pip install 'radixrt[gpu]'", param="attention")
-            from radixrt.kernels import triton
+            if name == "triton":
+                from radixrt.kernels import triton
 
-            return triton
+                return triton
+            if find_spec("flashinfer") is None:
+                raise StartupError(
+                    "flashinfer is not installed: pip install flashinfer-python, or choose --attention triton",
+                    param="attention",
+                )
+            from radixrt.kernels import flashinfer
+
+            return flashinfer
         case _:
-            raise StartupError(f"attention must be auto, triton or torch, but is {name!r}", param="attention")
+            raise StartupError(
+                f"attention must be auto, triton, torch or flashinfer, but is {name!r}", param="attention"
+            )
 
 
 def uses_triton(model: Decoder) -> bool:
-    return getattr(model.kernels, "make_plan", None) is not None
+    """For all but attention, which may be FlashInfer's: that is planned where it is first asked for."""
+    return getattr(model.kernels, "sample", None) is not None
+
+
+def check_kernels(ops: Kernels | None, model: Decoder) -> None:
+    """StartupError where the operations for --attention cannot compute a model."""
+    check = getattr(ops, "check", None)
+    if check is not None:
+        check(model.config.head_dim, model.dtype)
 
 
 def ahead_stepper(
@@ -100,7 +120,8 @@ def ahead_stepper(
 
 def planner_of(part: Decoder) -> Planner | None:
     """How a model's attention is cut ahead of it; None where its kernels take steps as they come."""
-    return Planner(part.config, part.layers[0].window, part.device, part.dtype) if uses_triton(part) else None
+    planned = getattr(part.kernels, "make_plan", None) is not None
+    return Planner(part.config, part.layers[0].window, part.device, part.dtype) if planned else None
 
 
 def device_mover(device: Device, part: Decoder, kv: torch.Tensor) -> Mover | None:

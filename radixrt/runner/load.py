@@ -20,7 +20,7 @@ from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
 from radixrt.models import CausalLM, load_model, narrow
 from radixrt.models.blocks import Decoder
 from radixrt.models.dummy import dummy_model
-from radixrt.runner.backend import ahead_stepper, choose_device, choose_kernels, device_mover
+from radixrt.runner.backend import ahead_stepper, check_kernels, choose_device, choose_kernels, device_mover
 from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
@@ -141,6 +141,7 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
             packed_file=partial(packed_file, checkpoint),
         )
     if ops is not None:
+        check_kernels(ops, model)
         model.use(ops)
     facts = model.config
     shape = PoolShape.of(facts, dtype)
