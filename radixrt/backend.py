@@ -40,7 +40,18 @@ class Backend(Protocol):
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
-    ) -> Generation: ...
+    ) -> Generation:
+        """What the model writes behind the prompt.
+
+        Args:
+            prompt: text, token ids, or chat messages (see `radixrt.prompts`).
+            sampling_params: how tokens are chosen, how many, and what ends them.
+            constraint: what the text must be: JSON of a schema, a regex, a grammar, one of some choices.
+            cache_salt: cached prefixes are shared only with requests of the same salt.
+            priority: the lower number goes first among waiting requests.
+            timeout: seconds.
+        """
+        ...
 
     def stream(
         self,
@@ -51,7 +62,9 @@ class Backend(Protocol):
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
-    ) -> Iterator[Delta]: ...
+    ) -> Iterator[Delta]:
+        """The same in pieces, as they come."""
+        ...
 
     async def agenerate(
         self,
@@ -75,7 +88,9 @@ class Backend(Protocol):
         timeout: float | None = None,
     ) -> AsyncIterator[Delta]: ...
 
-    def tokenize(self, prompt: PromptLike) -> Tokens: ...
+    def tokenize(self, prompt: PromptLike) -> Tokens:
+        """The ids that a prompt becomes, and what each of them stands for."""
+        ...
 
     async def atokenize(self, prompt: PromptLike) -> Tokens: ...
 

@@ -11,50 +11,23 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import msgspec
 
-from radixrt.backend import Tokens
-from radixrt.choosing import selection
-from radixrt.collect import Collector
+from radixrt.asking import Asker
+from radixrt.client_api import ClientApi
+from radixrt.client_calls import Call, GenerateCall
 from radixrt.config import EngineConfig, draft_sources
-from radixrt.connection import AsyncInbox, Connection, Inbox, SyncInbox
-from radixrt.errors import Aborted, EngineDead, InvalidRequest, RadixrtError, StartupError
+from radixrt.connection import Connection
+from radixrt.errors import EngineDead, RadixrtError, StartupError
 from radixrt.launch import Trio
-from radixrt.messages import (
-    Abort,
-    Detokenized,
-    FlushAnswer,
-    FromClient,
-    Loading,
-    Query,
-    Ready,
-    SaveAnswer,
-    Selected,
-    StartupFailed,
-    StatsAnswer,
-    Submit,
-    Tokenize,
-    Tokenized,
-    TreeAnswer,
-    UnpinAnswer,
-)
-from radixrt.params import ChoicesMethod, Constraint, SamplingParams
-from radixrt.pinning import NOTHING, checked_ttl, pin_name, pinned
+from radixrt.messages import Loading, Ready, StartupFailed
 from radixrt.programs import AsyncProgram, Program
-from radixrt.prompts import PromptLike, as_prompt
-from radixrt.questions import (
-    detokenize_question,
-    expect,
-    score_question,
-    scores,
-    seconds,
-    select_question,
-    tokens,
-)
-from radixrt.results import CacheNode, CacheView, EngineStats, Generation, ModelInfo, Pin, Scores, Selection
+from radixrt.questions import FLUSH, SAVE, STATS, generation, question, seconds
+from radixrt.results import CacheNode, EngineStats, ModelInfo
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
 log = logging.getLogger(__name__)
@@ -65,7 +38,7 @@ SAVE_TIMEOUT_S = 30.0
 Answer = TypeVar("Answer")
 
 
-class Engine:
+class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
     """A Backend (see `radixrt.backend`) over processes of its own; use it as a context manager, or call `close`.
 
     Args:
@@ -105,6 +78,7 @@ class Engine:
         draft = resolve(self.config.draft_model, progress=progress) if self.config.draft_model is not None else None
         self._trio = Trio(self.config, path, self._process_died, draft)
         self._connection = Connection(self._trio.client_address, self._status)
+        self._asker = Asker(self._connection)
         self._finalizer = weakref.finalize(self, _shut_down, self._connection, self._trio)
         self._wait_until_ready()
 
@@ -136,7 +110,7 @@ class Engine:
         EngineDead. Safe to call twice."""
         if self.config.cache_dir is not None and self._finalizer.alive and self.alive:
             try:
-                self._ask(self._query("save"), SaveAnswer, SAVE_TIMEOUT_S)
+                self._asker.ask(replace(SAVE, timeout=SAVE_TIMEOUT_S))
             except (RadixrtError, TimeoutError) as error:
                 log.warning("the cache directory may lack what was computed last: %s", error)
         self._finalizer()
@@ -147,129 +121,19 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- generation -----------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------------
 
-    def generate(
-        self,
-        prompt: PromptLike,
-        sampling_params: SamplingParams | None = None,
-        *,
-        constraint: Constraint | None = None,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Generation:
-        params = sampling_params or SamplingParams()
-        stream = self._stream(prompt, params, constraint, cache_salt, priority, timeout, stream=False)
-        collector = Collector(params.n)
-        for delta in stream:
-            collector.add(delta)
-        return collector.generation()
+    def _answer(self, call: Call[Answer]) -> Answer:
+        return self._asker.ask(question(call))
 
-    def stream(
-        self,
-        prompt: PromptLike,
-        sampling_params: SamplingParams | None = None,
-        *,
-        constraint: Constraint | None = None,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> DeltaStream:
-        params = sampling_params or SamplingParams()
-        return self._stream(prompt, params, constraint, cache_salt, priority, timeout, stream=True)
+    async def _aanswer(self, call: Call[Answer]) -> Answer:
+        return await self._asker.aask(question(call))
 
-    async def agenerate(
-        self,
-        prompt: PromptLike,
-        sampling_params: SamplingParams | None = None,
-        *,
-        constraint: Constraint | None = None,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Generation:
-        params = sampling_params or SamplingParams()
-        stream = self._astream(prompt, params, constraint, cache_salt, priority, timeout, stream=False)
-        collector = Collector(params.n)
-        async for delta in stream:
-            collector.add(delta)
-        return collector.generation()
+    def _stream(self, call: GenerateCall) -> DeltaStream:
+        return self._asker.stream(generation(call, stream=True))
 
-    def astream(
-        self,
-        prompt: PromptLike,
-        sampling_params: SamplingParams | None = None,
-        *,
-        constraint: Constraint | None = None,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> AsyncDeltaStream:
-        params = sampling_params or SamplingParams()
-        return self._astream(prompt, params, constraint, cache_salt, priority, timeout, stream=True)
-
-    def score(
-        self,
-        prompt: PromptLike,
-        options: Sequence[Sequence[int]],
-        *,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Scores:
-        question = score_question(prompt, options, cache_salt=cache_salt, priority=priority)
-        return scores(self._ask(question, Selected, timeout))
-
-    async def ascore(
-        self,
-        prompt: PromptLike,
-        options: Sequence[Sequence[int]],
-        *,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Scores:
-        question = score_question(prompt, options, cache_salt=cache_salt, priority=priority)
-        return scores(await self._aask(question, Selected, timeout))
-
-    def select(
-        self,
-        prompt: PromptLike,
-        options: Sequence[str] | Sequence[Sequence[int]],
-        *,
-        method: ChoicesMethod = "token_length_normalized",
-        text: str = "",
-        begins_turn: bool = False,
-        return_cache_report: bool = False,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Selection:
-        question = select_question(
-            prompt, options, method, text=text, begins_turn=begins_turn, return_cache_report=return_cache_report,
-            cache_salt=cache_salt, priority=priority,
-        )  # fmt: skip
-        return selection(self._ask(question, Selected, timeout), options, method)
-
-    async def aselect(
-        self,
-        prompt: PromptLike,
-        options: Sequence[str] | Sequence[Sequence[int]],
-        *,
-        method: ChoicesMethod = "token_length_normalized",
-        text: str = "",
-        begins_turn: bool = False,
-        return_cache_report: bool = False,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Selection:
-        question = select_question(
-            prompt, options, method, text=text, begins_turn=begins_turn, return_cache_report=return_cache_report,
-            cache_salt=cache_salt, priority=priority,
-        )  # fmt: skip
-        return selection(await self._aask(question, Selected, timeout), options, method)
+    def _astream(self, call: GenerateCall) -> AsyncDeltaStream:
+        return self._asker.astream(generation(call, stream=True))
 
     def program(
         self, *, cache_salt: str | None = None, priority: int = 0, timeout: float | None = None, stream: bool = True
@@ -305,180 +169,37 @@ class Engine:
             stream=stream,
         )
 
-    def _stream(
-        self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
-        priority: int, timeout: float | None, *, stream: bool, pin_s: float | None = None,
-    ) -> DeltaStream:  # fmt: skip
-        inbox = SyncInbox()
-        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream, pin_s)
-        return DeltaStream(self._connection, number, inbox, params.n, timeout)
-
-    def _astream(
-        self, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None, cache_salt: str | None,
-        priority: int, timeout: float | None, *, stream: bool, pin_s: float | None = None,
-    ) -> AsyncDeltaStream:  # fmt: skip
-        inbox = AsyncInbox()
-        number = self._submit(inbox, prompt, params, constraint, cache_salt, priority, timeout, stream, pin_s)
-        return AsyncDeltaStream(self._connection, number, inbox, params.n, timeout)
-
-    def _submit(
-        self, inbox: Inbox, prompt: PromptLike, params: SamplingParams, constraint: Constraint | None,
-        cache_salt: str | None, priority: int, timeout: float | None, stream: bool, pin_s: float | None,
-    ) -> int:  # fmt: skip
-        """Send a request; its number. What is wrong with it is raised here."""
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequest(f"sampling_params must be a SamplingParams, not a {type(params).__name__}")
-        seconds(timeout)
-        message = as_prompt(prompt)
-        number = self._connection.open(inbox)
-        try:
-            self._connection.send(
-                Submit(
-                    request_id=number, prompt=message, sampling=params, constraint=constraint, cache_salt=cache_salt,
-                    priority=priority, timeout_s=timeout, stream=stream, tenant=self._tenant, pin_s=pin_s,
-                )
-            )  # fmt: skip
-        except BaseException:
-            self._connection.forget(number)
-            raise
-        return number
-
-    # --- text and tokens ------------------------------------------------------------------------------------------
-
-    def tokenize(self, prompt: PromptLike) -> Tokens:
-        return tokens(self._ask(lambda number: Tokenize(request_id=number, prompt=as_prompt(prompt)), Tokenized))
-
-    async def atokenize(self, prompt: PromptLike) -> Tokens:
-        message = as_prompt(prompt)
-        return tokens(await self._aask(lambda number: Tokenize(request_id=number, prompt=message), Tokenized))
-
-    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        return self._ask(detokenize_question(ids, skip_special_tokens), Detokenized).text
-
-    async def adetokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        return (await self._aask(detokenize_question(ids, skip_special_tokens), Detokenized)).text
-
     # --- looking at it --------------------------------------------------------------------------------------------
 
     def stats(self) -> EngineStats:
-        return self._ask(self._query("stats"), StatsAnswer).stats
+        return self._asker.ask(STATS)
 
     async def astats(self) -> EngineStats:
-        return (await self._aask(self._query("stats"), StatsAnswer)).stats
+        return await self._asker.aask(STATS)
 
     def tree(self, *, cache_salt: str | None = None) -> list[CacheNode]:
         """The prefix tree in depth-first order, as far as it is of this tenant and salt."""
         return self.cache(cache_salt=cache_salt).nodes
 
-    def cache(self, *, cache_salt: str | None = None) -> CacheView:
-        """The tree with its pins and totals, as far as it is of this tenant and salt."""
-        return self._ask(self._query("tree", cache_salt), TreeAnswer).view
-
-    async def acache(self, *, cache_salt: str | None = None) -> CacheView:
-        return (await self._aask(self._query("tree", cache_salt), TreeAnswer)).view
-
     def flush(self) -> int:
         """Drop everything from the tree that nobody uses, or pinned; the number of tokens freed."""
-        return self._ask(self._query("flush"), FlushAnswer).freed_tokens
+        return self._asker.ask(FLUSH)
 
     async def aflush(self) -> int:
-        return (await self._aask(self._query("flush"), FlushAnswer)).freed_tokens
-
-    def _query(
-        self, what: Literal["stats", "tree", "flush", "save", "unpin"], cache_salt: str | None = None, pin_id: str = ""
-    ) -> Callable[[int], FromClient]:
-        return lambda number: Query(request_id=number, what=what, cache_salt=cache_salt, pin_id=pin_id)
-
-    # --- keeping --------------------------------------------------------------------------------------------------
-
-    def pin(
-        self,
-        prompt: PromptLike,
-        ttl: float,
-        *,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Pin:
-        stream = self._stream(
-            prompt, NOTHING, None, cache_salt, priority, timeout, stream=False, pin_s=checked_ttl(ttl)
-        )
-        return pinned(list(stream))
-
-    async def apin(
-        self,
-        prompt: PromptLike,
-        ttl: float,
-        *,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> Pin:
-        stream = self._astream(
-            prompt, NOTHING, None, cache_salt, priority, timeout, stream=False, pin_s=checked_ttl(ttl)
-        )
-        return pinned([delta async for delta in stream])
-
-    def unpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
-        return self._ask(self._query("unpin", cache_salt, pin_name(pin)), UnpinAnswer).pin
-
-    async def aunpin(self, pin: Pin | str, *, cache_salt: str | None = None) -> Pin:
-        return (await self._aask(self._query("unpin", cache_salt, pin_name(pin)), UnpinAnswer)).pin
+        return await self._asker.aask(FLUSH)
 
     def for_tenant(self, tenant: str) -> Engine:
         """This engine for one tenant: the same processes, and a part of the tree that no other shares or sees."""
         view = copy.copy(self)
-        view._tenant = tenant
+        view._tenant, view._asker = tenant, Asker(self._connection, tenant)
         return view
 
     def save(self) -> int:
         """Copy what the tree holds to the tier (cache directory, host memory), safely; the number of tokens that the
         tier holds then, 0 where there is none. `close` does it, too."""
-        return self._ask(self._query("save"), SaveAnswer).tier_tokens
+        return self._asker.ask(SAVE)
 
     # --- inside ---------------------------------------------------------------------------------------------------
-
-    def _ask(self, question: Callable[[int], FromClient], answer: type[Answer], timeout: float | None = None) -> Answer:
-        seconds(timeout)
-        inbox = SyncInbox()
-        number = self._connection.open(inbox)
-        answered = False
-        try:
-            self._connection.send(self._own(question(number)))
-            item = inbox.get(timeout)
-            answered = True
-        except TimeoutError:
-            raise Aborted(f"the request took longer than {timeout} s and was cancelled", code="timeout") from None
-        finally:
-            self._connection.forget(number)
-            if not answered:  # nobody waits for it any more
-                self._connection.send(Abort(request_id=number))
-        return expect(item, answer)
-
-    async def _aask(
-        self, question: Callable[[int], FromClient], answer: type[Answer], timeout: float | None = None
-    ) -> Answer:
-        seconds(timeout)
-        inbox = AsyncInbox()
-        number = self._connection.open(inbox)
-        answered = False
-        try:
-            self._connection.send(self._own(question(number)))
-            item = await inbox.get(timeout)
-            answered = True
-        except TimeoutError:
-            raise Aborted(f"the request took longer than {timeout} s and was cancelled", code="timeout") from None
-        finally:
-            self._connection.forget(number)
-            if not answered:  # nobody waits for it any more
-                self._connection.send(Abort(request_id=number))
-        return expect(item, answer)
-
-    def _own(self, message: FromClient) -> FromClient:
-        """The message, about this tenant's part of the tree where it is about one."""
-        if self._tenant is None or "tenant" not in message.__struct_fields__:
-            return message
-        return msgspec.structs.replace(message, tenant=self._tenant)
 
     def _wait_until_ready(self) -> None:
         in_time = self._ready.wait(self.config.start_timeout_s)
