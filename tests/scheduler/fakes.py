@@ -28,6 +28,7 @@ from radixrt.messages import (
     StepMasks,
     StepPlan,
     StepResult,
+    TierState,
 )
 from radixrt.params import Constraint, SamplingParams
 from radixrt.scheduler.core import Scheduler
@@ -293,7 +294,9 @@ class FakeRunner:
         return tuple(token for _, token in pairs)
 
 
-def make_scheduler(kv_tokens: int, clock: Clock | None = None, **overrides: object) -> Scheduler:
+def make_scheduler(
+    kv_tokens: int, clock: Clock | None = None, tier: TierState | None = None, **overrides: object
+) -> Scheduler:
     names = {"policy": "name", "max_wait_s": "max_wait_s", "fair": "fair", "namespace_weights": "namespace_weights"}
     policy = PolicyOptions(**{name: overrides.pop(key) for key, name in names.items() if key in overrides})  # type: ignore[arg-type]
     prefix_cache = bool(overrides.pop("prefix_cache", True))
@@ -315,15 +318,16 @@ def make_scheduler(kv_tokens: int, clock: Clock | None = None, **overrides: obje
         clock=clock,
         prefix_cache=prefix_cache,
         check=True,
+        tier=tier,
     )
 
 
 class Rig:
     """A scheduler, a fake runner and what the client has been told."""
 
-    def __init__(self, kv_tokens: int, **overrides: object) -> None:
+    def __init__(self, kv_tokens: int, tier: TierState | None = None, **overrides: object) -> None:
         self.clock = Clock()
-        self.scheduler = make_scheduler(kv_tokens, self.clock, **overrides)
+        self.scheduler = make_scheduler(kv_tokens, self.clock, tier, **overrides)
         self.runner = FakeRunner()
         self.texts: dict[tuple[int, int], list[int]] = {}
         self.forced: dict[tuple[int, int], list[bool]] = {}

@@ -9,7 +9,6 @@ import numpy as np
 
 from radixrt.messages import StepFailed, TierDone, TierState, TierWork
 from radixrt.scheduler.tier_saving import key_array, key_list
-from radixrt.scheduler.tiering import Tiering
 from radixrt.tiers.keys import CHUNK
 from tests.scheduler.fakes import FakeRunner, Rig
 
@@ -89,12 +88,13 @@ class TierRunner(FakeRunner):
 
 class TierRig(Rig):
     def __init__(self, kv_tokens: int, store: dict[bytes, Chunk] | None = None, **overrides: object) -> None:
-        super().__init__(kv_tokens, **overrides)
-        self.runner: TierRunner = TierRunner({} if store is None else store)
+        runner = TierRunner({} if store is None else store)
         state = TierState(
-            kind="fake", keys=key_array(list(self.runner.store)), chunk_bytes=1, capacity_bytes=1 << 30, used_bytes=0
+            kind="fake", keys=key_array(list(runner.store)), chunk_bytes=1, capacity_bytes=1 << 30, used_bytes=0
         )
-        self.tiering = self.scheduler.tiering = Tiering(self.scheduler.rows, state)
+        super().__init__(kv_tokens, tier=state, **overrides)
+        self.runner: TierRunner = runner
+        self.tiering = self.scheduler.tiering
         self.hold_back = False
         """The tier does not answer before there is nothing else to do."""
         self.stuck = False

@@ -1,0 +1,89 @@
+"""What a step sampled becomes output of its rows: tokens of the tree, ends where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from radixrt.cache import PrefixCache
+from radixrt.errors import GenerationFailed, RadixrtError
+from radixrt.messages import StepResult
+from radixrt.scheduler.batch import PlannedRow
+from radixrt.scheduler.drafts.drafter import Drafter
+from radixrt.scheduler.drafts.lines import Counted
+from radixrt.scheduler.ends import Ends
+from radixrt.scheduler.requests import Limits, Row, State
+from radixrt.scheduler.rows import RowTable
+from radixrt.scheduler.specs import token_delta
+from radixrt.scheduler.stats import Stats
+
+
+@dataclass(eq=False)
+class Settler:
+    """Gives sampled tokens to their rows."""
+
+    rows: RowTable
+    limits: Limits
+    drafter: Drafter
+    stats: Stats
+    clock: Callable[[], float]
+    ends: Ends
+
+    @property
+    def cache(self) -> PrefixCache:
+        return self.rows.cache
+
+    def take_tokens(self, row: Row, item: PlannedRow, result: StepResult, lines: list[Counted]) -> None:
+        """A row's sampled tokens, as far as its guesses held; slots of the others are its next ones."""
+        ahead = not item.drafts
+        row.pending -= 1
+        if item.drafts:
+            self.drafter.verified(row, item.guess, len(lines) - 1)
+        for counted in lines:
+            if row.state is not State.FINISHED:
+                slot = row.own[0] if ahead and row.own else counted.slot
+                self._take_token(row, result, counted.line, slot, forced=counted.forced)
+        if item.drafts and row.drafting:
+            self.rows.settle_guesses(row)
+
+    def _take_token(self, row: Row, result: StepResult, k: int, slot: int | None, *, forced: bool) -> None:
+        """A sampled token: an end, or the next token of the output.
+
+        `slot`: the one of the row's own that holds this token, or will once a step under way is done.
+        """
+        request, sampling, token = row.request, row.request.sampling, int(result.tokens[k])
+        if token < 0:
+            self.ends.fail(request, GenerationFailed("no token is possible here: the constraint met a dead end"))
+            return
+        now = self.clock()
+        self.stats.token(now - row.last_token_at if row.last_token_at else None)
+        row.last_token_at = now
+        if request.first_token is None:
+            request.first_token = now
+        if token in sampling.stop_token_ids:
+            self.ends.finish(row, "stop", stop_token=token)
+            return
+        if token in self.limits.eos_token_ids and not sampling.ignore_eos:
+            self.ends.finish(row, "stop")
+            return
+        if row.matcher is not None:
+            try:
+                row.matcher.accept(token)
+            except RadixrtError as error:
+                self.ends.fail(request, error)
+                return
+        row.tokens.append(token)
+        row.kept += 1
+        self.drafter.learn(row, token)
+        if slot is not None and row.node is not None:
+            # Its slot was planned before its id was known; now it is a token of the tree.
+            row.node, duplicates = self.cache.tree.extend(row.node, [token], [slot], request.priority)
+            row.own.remove(slot)
+            if duplicates:
+                self.cache.release([slot])
+            row.in_tree += 1
+        self.ends.deltas.append(token_delta(row, token, result, k, forced))
+        if row.matcher is not None and row.matcher.must_stop:
+            self.ends.finish(row, "stop")
+        elif row.output >= request.max_tokens:
+            self.ends.finish(row, "length")
