@@ -14,6 +14,7 @@ from radixrt.errors import ConstraintError
 from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
+from radixrt.grammar.wording import grammar_words
 
 _GBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 _LARK_TOKEN = re.compile(
@@ -74,7 +75,7 @@ def gbnf_to_lark(text: str, limits: Limits) -> str:
     try:
         return convert("".join(parts))
     except Exception as error:
-        raise ConstraintError(f"the GBNF grammar is malformed: {error}", param="grammar") from error
+        raise ConstraintError(grammar_words(str(error)), param="grammar") from error
 
 
 def check_gbnf(text: str, limits: Limits) -> str:

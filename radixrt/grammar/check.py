@@ -72,12 +72,13 @@ class CaseReport(msgspec.Struct, kw_only=True, omit_defaults=False):
 
 
 class Checker:
-    """A compile service for one vocabulary; a context manager."""
+    """A compile service for one vocabulary; a context manager. Its worker is up before anything is measured."""
 
     def __init__(self, vocabulary: Tokenizer, limits: Limits | None = None) -> None:
         self._encode: Encode = vocabulary.encode
         self._service = CompileService(vocabulary, vocabulary.size, limits)
         self._words = (vocabulary.size + 31) // 32
+        self._answer(Constraint(kind="regex", value="a"))
 
     def __enter__(self) -> Self:
         return self
@@ -90,11 +91,7 @@ class Checker:
     def compile(self, constraint: Constraint) -> tuple[Report, Grammar | None]:
         """The constraint's report, and its grammar where it is enforced."""
         start = time.perf_counter()
-        answer = self._service.request(constraint)
-        while answer is None:
-            select.select([self._service.fileno()], [], [])
-            self._service.completed()
-            answer = self._service.request(constraint)
+        answer = self._answer(constraint)
         took_ms = round((time.perf_counter() - start) * 1000, 3)
         if isinstance(answer, ConstraintError):
             status: Status = "error" if answer.code in _ERRORS else "refused"
@@ -109,6 +106,12 @@ class Checker:
             ),
             answer,
         )
+
+    def _answer(self, constraint: Constraint) -> Grammar | ConstraintError:
+        while (answer := self._service.request(constraint)) is None:
+            select.select([self._service.fileno()], [], [])
+            self._service.completed()
+        return answer
 
     def verdict(self, grammar: Grammar, value: Any, schema: Any, *, loose: bool = False) -> Verdict:
         """What becomes of a JSON value."""

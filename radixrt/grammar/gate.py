@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -29,6 +29,7 @@ from radixrt.grammar.recursion import check_recursion
 from radixrt.grammar.rewrite import rewrite
 from radixrt.grammar.schema_text import parse
 from radixrt.grammar.schema_tree import Node, Path, Tree, pointer
+from radixrt.grammar.wording import UNSATISFIABLE, Said
 
 _EXACT = 2**53
 """Integers up to here are exact as doubles, which is what the back end computes bounds in."""
@@ -56,7 +57,7 @@ def check_schema(
     """
     schema = parse(source, max_depth=limits.max_depth, param=param)
     if schema is False:
-        raise ConstraintError("the schema is false: nothing can satisfy it", param=param)
+        raise ConstraintError("the schema is false: nothing can satisfy it", param=param, code=UNSATISFIABLE)
     if schema is not True and not isinstance(schema, dict):
         raise ConstraintError("a schema must be an object (or true)", param=param)
     if schema is True:
@@ -74,7 +75,7 @@ def check_schema(
             also(tree)
         return Gated(source)
     if not isinstance(document, dict):
-        raise ConstraintError("nothing satisfies this schema", param=param)
+        raise ConstraintError("nothing satisfies this schema", param=param, code=UNSATISFIABLE)
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     if len(text) > limits.max_rewritten_bytes:
         raise ConstraintError(
@@ -93,22 +94,30 @@ def check_schema(
     return Gated(text, tuple(dict.fromkeys(rewritten.added)))
 
 
-def locate(source: str, message: str, limits: Limits) -> str | None:
+def locate(source: str, said: Said, limits: Limits) -> str | None:
     """JSON pointer of the keyword that a back end's refusal is about, as far as its words tell."""
     schema = parse(source, max_depth=limits.max_depth, param="json_schema")
     if not isinstance(schema, dict):
         return None
-    tree = Tree(schema)
-    if message.startswith("Unimplemented keys"):
-        return _first_place(tree.nodes, re.findall(r'"([^"]+)"', message))
-    return next((_first_place(tree.judging(), names) for words, names in kw.LOCATE if words in message), None)
+    places = [
+        (pointer((*node.path, name)), node.schema[name])
+        for node in Tree(schema).nodes
+        if isinstance(node.schema, dict)
+        for name in said.keywords
+        if name in node.schema
+    ]
+    exact = (place for place, value in places if said.value is not None and _quotes(value, said.value))
+    return next(exact, places[0][0] if places else None)
 
 
-def _first_place(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
-    places = (
-        pointer((*n.path, name)) for n in nodes if isinstance(n.schema, dict) for name in names if name in n.schema
-    )
-    return next(places, None)
+def _quotes(value: Any, quoted: str) -> bool:
+    """Whether a keyword's value is, or holds, what a library quotes as text."""
+    if isinstance(value, list | dict):
+        return quoted in value
+    if _is_number(value):
+        with suppress(ValueError):
+            return bool(value == float(quoted))
+    return bool(value == quoted)
 
 
 class _Checker:
@@ -127,7 +136,7 @@ class _Checker:
             self._keyword(node, name, value, (*path, name))
         for low, high, kind in kw.PAIRS:
             if node.types == {kind} and schema.get(low, 0) > schema.get(high, math.inf):
-                _refuse((*path, low), f"{low} is above {high}: nothing can satisfy it")
+                _refuse((*path, low), f"{low} is above {high}: nothing can satisfy it", UNSATISFIABLE)
 
     def _keyword(self, node: Node, name: str, value: Any, path: Path) -> None:
         if name == "x-guidance":

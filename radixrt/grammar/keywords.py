@@ -155,23 +155,3 @@ FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid", "unknown"}
 )
 """Formats of strings that are enforced, lexically (29 February is a date in every year)."""
-
-LOCATE = (
-    ("oneOf constraints", ("oneOf",)),
-    ("min/maxProperties", ("minProperties", "maxProperties")),
-    ("patternProperty", ("patternProperties",)),
-    ("circular references", ("$ref",)),
-    ("Pointer", ("$ref",)),
-    ("ref", ("$ref",)),
-    ("multipleOf", ("multipleOf",)),
-    ("multiple of", ("multipleOf",)),
-    ("range", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
-    ("invalid regex", ("pattern", "patternProperties")),
-    ("regex", ("pattern", "patternProperties")),
-    ("lookaround", ("pattern", "patternProperties")),
-    ("Unknown format", ("format",)),
-    ("minLength", ("minLength",)),
-    ("minItems", ("minItems",)),
-    ("minimum", ("minimum", "exclusiveMinimum")),
-)
-"""Words of a back end's refusal -> keywords, whose first place in the schema is then the pointer."""

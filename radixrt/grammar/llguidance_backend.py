@@ -23,6 +23,7 @@ from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, 
 from radixrt.grammar.structural import StructuralTag, lark, read_structural_tag
 from radixrt.grammar.tables import Bits, Tables, usable_ends
 from radixrt.grammar.token_matcher import DEAD_END, Steps, TokenGrammar
+from radixrt.grammar.wording import grammar_words, regex_words, schema_words
 from radixrt.params import Constraint
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def prepare(constraint: Constraint, limits: Limits) -> Source:
     try:
         made = LLMatcher.grammar_from_json_schema(gated.source, overrides=options)  # type: ignore[arg-type]
     except ValueError as error:
-        raise ConstraintError(f"the schema cannot be read: {error}", param=kind) from error
+        raise ConstraintError("the schema cannot be read", param=kind) from error
     unique = may_repeat(msgspec.json.decode(gated.source))
     return Source(_unforced(made), added=gated.added, unique_keys=unique)
 
@@ -184,10 +185,27 @@ class Compiler:
     def _refusal(self, constraint: Constraint, error: str) -> ConstraintError:
         kind = constraint.kind
         words = _first_words(error)
-        place = locate(constraint.value, words, self.limits) if kind == "json_schema" else None
-        return ConstraintError(
-            f"this {kind} cannot be enforced: {words}", param=place or kind, code=NOT_ENFORCED if place else None
-        )
+        if kind == "structural_tag":
+            return self._refused_tag(constraint, words)
+        if kind == "json_schema":
+            said = schema_words(words)
+            place = locate(constraint.value, said, self.limits)
+            code = said.code if place or said.code != NOT_ENFORCED else None
+            return ConstraintError(said.text, param=place or kind, code=code)
+        if kind == "grammar":
+            return ConstraintError(grammar_words(words, own_lines=not is_gbnf(constraint.value)), param=kind)
+        return ConstraintError(f"{kind}: {regex_words(words)}", param=kind)
+
+    def _refused_tag(self, constraint: Constraint, words: str) -> ConstraintError:
+        """The first of its schemas that is refused alone."""
+        for tag in read_structural_tag(constraint.value, self.limits).tags:
+            try:
+                self.compile(Constraint(kind="json_schema", value=tag.schema))
+            except ConstraintError as error:
+                inside = error.param if error.param and error.param.startswith("/") else ""
+                return ConstraintError(error.message, param=f"{tag.place}{inside}", code=error.code)
+        said = schema_words(words)
+        return ConstraintError(f"structural_tag: {said.text}", param=constraint.kind)
 
 
 class _Steps:

@@ -7,6 +7,7 @@ llguidance's masks, and the constraint is refused where they differ.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from radixrt.params import Constraint
 
 if TYPE_CHECKING:
     from outlines_core import Index
+
+log = logging.getLogger(__name__)
 
 MAX_BUILD_S = 0.5
 """CPU seconds for an index: the process that serves builds it once more, without a worker's protection."""
@@ -78,7 +81,8 @@ class OutlinesCompiler:
         try:
             return Index(source.text, self._vocabulary)
         except (ValueError, RuntimeError) as error:
-            raise self._refusal(constraint, f"outlines-core does not take it: {str(error)[:200]}") from error
+            log.info("outlines-core refuses a %s: %s", constraint.kind, error)
+            raise self._refusal(constraint, "it is not taken (anchors, for one, are not)") from error
 
     def _compare(self, constraint: Constraint, index: Index, judged: TokenGrammar) -> None:
         """Every state, reached by one path, must allow the tokens that the other back end allows after that path."""

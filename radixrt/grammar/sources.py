@@ -8,6 +8,7 @@ from radixrt.errors import ConstraintError
 from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.token_matcher import TokenGrammar
+from radixrt.grammar.wording import UNSATISFIABLE
 from radixrt.params import Constraint
 
 MAX_WHITESPACE = 32
@@ -53,7 +54,9 @@ def proven(grammar: TokenGrammar, constraint: Constraint) -> TokenGrammar:
     try:
         grammar.first_mask()
     except (GrammarDeadEnd, MatcherFailed) as error:
-        raise ConstraintError(
-            f"nothing satisfies this {constraint.kind}, or it is too complex: {error.message}", param=constraint.kind
-        ) from error
+        kind = constraint.kind
+        if isinstance(error, MatcherFailed):
+            raise ConstraintError(f"this {kind} is too complex: {error.message}", param=kind) from error
+        code = UNSATISFIABLE if kind == "json_schema" else None
+        raise ConstraintError(f"nothing satisfies this {kind}: no text can begin", param=kind, code=code) from error
     return grammar

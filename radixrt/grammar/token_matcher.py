@@ -17,6 +17,7 @@ from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed, TokenRefused
 from radixrt.grammar.interface import Bitmask
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.tables import Bits, Ends, Tables, bit, words
+from radixrt.grammar.wording import running_words
 
 DEAD_END = "no token can follow within the constraint"
 
@@ -261,10 +262,10 @@ class TokenMatcher:
             self._failure = f"its steps took {self._spent_s:.2f} s together, the limit is {self._limits.max_row_s:g} s"
 
     def _check(self) -> None:
-        if self._failure is None:
-            self._failure = self._steps.failure
+        if self._failure is None and (words := self._steps.failure) is not None:
+            self._failure = words if words == DEAD_END else running_words(words)
         if self._failure is None:
             return
         if self._failure == DEAD_END:
             raise GrammarDeadEnd(DEAD_END)
-        raise MatcherFailed(f"the constraint became too complex to follow: {self._failure}")
+        raise MatcherFailed(f"the constraint cannot be followed further: {self._failure}")

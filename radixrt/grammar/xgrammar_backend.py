@@ -8,6 +8,7 @@ greedy terminals. Its errors are RuntimeErrors; compile and fill release the int
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -24,11 +25,14 @@ from radixrt.grammar.limits import Limits
 from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, source_bytes
 from radixrt.grammar.tables import Bits, Tables, pack, words
 from radixrt.grammar.token_matcher import TokenGrammar
+from radixrt.grammar.wording import UNSATISFIABLE, grammar_words
 from radixrt.grammar.xgrammar_tags import check_tag
 from radixrt.params import Constraint
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar, Grammar, GrammarMatcher
+
+log = logging.getLogger(__name__)
 
 MAX_BUILD_S = 2.0
 """CPU seconds for a compile: the process that serves compiles once more, without a worker's protection."""
@@ -77,9 +81,7 @@ class XgrammarCompiler:
         try:
             compiled = self._compile(constraint, source.text)
         except (RuntimeError, ValueError) as error:
-            raise ConstraintError(
-                f"this {constraint.kind} is not taken by xgrammar: {_words(error)}", param=constraint.kind
-            ) from error
+            raise _refusal(constraint, _words(error)) from error
         if time.thread_time() - start > MAX_BUILD_S:
             raise ConstraintError(
                 f"xgrammar takes more than {MAX_BUILD_S:g} s to compile this {constraint.kind}; leave backend out",
@@ -137,6 +139,17 @@ class XgrammarCompiler:
             grammar = _wrapped(as_text(schema_grammar(text, constraint)))
         compiled: CompiledGrammar = self._compiler.compile_grammar(grammar)
         return compiled
+
+
+def _refusal(constraint: Constraint, words: str) -> ConstraintError:
+    kind = constraint.kind
+    if kind == "grammar":
+        return ConstraintError(f"{grammar_words(words)} (backend xgrammar)", param=kind)
+    if "greater than" in words or "nsatisfiable" in words:
+        code = UNSATISFIABLE if kind == "json_schema" else None
+        return ConstraintError(f"nothing satisfies this {kind}", param=kind, code=code)
+    log.info("xgrammar refuses a %s: %s", kind, words)
+    return ConstraintError(f"this {kind} is not taken by xgrammar: leave backend out", param=kind)
 
 
 def schema_grammar(text: str, constraint: Constraint) -> Grammar:

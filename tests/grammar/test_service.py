@@ -93,7 +93,7 @@ def test_bad_constraints_are_refused_between_good_ones(service: CompileService) 
         (Constraint(kind="json_schema", value='{"properties":{"foo":"bar"}}'), "/properties/foo", "schema"),
         (Constraint(kind="json_schema", value='{"$ref":"#"}'), "/$ref", "leads back to itself"),
         (Constraint(kind="regex", value="[unclosed"), "regex", "not closed"),
-        (Constraint(kind="grammar", value="root ::= missing"), "grammar", "'missing' not found"),
+        (Constraint(kind="grammar", value="root ::= missing"), "grammar", "missing is not defined"),
         (Constraint(kind="regex", value="[^\\s\\S]"), "regex", "nothing satisfies"),
     ):
         answer = fetch(service, bad)
