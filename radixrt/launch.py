@@ -49,12 +49,6 @@ class Trio:
     ) -> None:
         if config.tp < 1:
             raise StartupError(f"tp must be 1 or more, but is {config.tp}", param="tp")
-        if config.tp > 1 and (config.cache_dir is not None or config.cache_host_bytes):
-            raise StartupError(
-                "a cache directory or host cache goes with one rank: leave out --tp, or --cache-dir and "
-                "--cache-host-bytes",
-                param="tp",
-            )
         self.directory = private_directory()
         self.client_address = f"ipc://{self.directory}/client"
         # Ranks on one machine share its cores, where nobody has said how many each is to take.

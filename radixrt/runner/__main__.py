@@ -26,7 +26,7 @@ REPORT_EVERY_S = 0.1
 def main() -> int:
     config = start("runner", RunnerConfig)
     if config.rank:
-        from radixrt.runner.ranks import follow
+        from radixrt.runner.follower import follow
 
         return follow(config)
     build_ahead()

@@ -32,6 +32,7 @@ from radixrt.runner.room import check_room
 from radixrt.runner.step import Stepper
 from radixrt.runner.tier import Mover, TierWorker
 from radixrt.runner.tier_open import hash_weights, open_tier
+from radixrt.runner.tier_ranks import RankChunks, RankedMover
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,10 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         mover = device_mover(ahead.device, part.model, kv)
     else:
         stepper = Stepper(model, kv, **sizes, draft=None if part.draft is None else part.draft.beside(tokens))
-    tier = open_tier(config, checkpoint, shape, _weights_form(model), hashed)
+    whole = PoolShape.of(facts, shape.dtype)
+    tier = open_tier(config, checkpoint, whole, _weights_form(model), hashed)
+    if tier is not None and ranks is not None and part.group is not None:
+        mover = RankedMover(kv, RankChunks(facts, part.group), ranks.tell)
     worker = TierWorker(tier, kv, mover) if tier is not None else None
     progress("warming up", 1.0)
     warm_up(stepper)

@@ -9,9 +9,12 @@ The ranks are processes of one machine, their sockets in the engine's private di
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,13 +22,13 @@ import zmq
 
 from radixrt.checkpoint import ModelConfig
 from radixrt.config import RunnerConfig
-from radixrt.errors import ErrorInfo, RadixrtError, StartupError
+from radixrt.errors import ErrorInfo, StartupError
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.messages import Array, Message
 from radixrt.models.blocks import Decoder
 from radixrt.models.parallel import split
+from radixrt.runner.cells import Cell, PlannedLayout, Room
 from radixrt.runner.group import DistributedGroup
-from radixrt.runner.pool import allocate_pool
 from radixrt.transport import Link, open_socket
 
 log = logging.getLogger(__name__)
@@ -65,13 +68,33 @@ class Forward(Message, frozen=True, kw_only=True):
     parents: Array | None
 
 
+class Recorded(Message, frozen=True, kw_only=True):
+    """Rank 0 -> ranks: a forward pass that is recorded as graph `number`, or replayed where that has been done."""
+
+    number: int
+    room: Room
+    data: Array  # uint8[size of the cell]: what rank 0 put into its own
+
+
+class Save(Message, frozen=True, kw_only=True):
+    """Rank 0 -> ranks: the chunks in these slots, each rank's part, are wanted for the tier."""
+
+    slots: Array  # int32[n, C]
+
+
+class Restore(Message, frozen=True, kw_only=True):
+    """Rank 0 -> ranks: chunks for these slots follow from device to device."""
+
+    slots: Array  # int32[n, C]
+
+
 class Head(Message, frozen=True, kw_only=True):
     """Rank 0 -> ranks: logits of `count` hidden states, which follow from device to device."""
 
     count: int
 
 
-ToRank: TypeAlias = Begin | Forward | Head
+ToRank: TypeAlias = Begin | Forward | Recorded | Head | Save | Restore
 FromRank: TypeAlias = Loaded | CannotLoad
 
 
@@ -122,6 +145,9 @@ class RankedModel:
         self._group = group
         self._tell = tell
         self._widths = [len(each.vocabulary) for each in split(whole, group.ranks)]
+        self._numbers: WeakKeyDictionary[Cell, int] = WeakKeyDictionary()
+        self._next = count()
+        self._told = False
         self.config = whole
         self.dtype = part.dtype
         self.device = part.device
@@ -136,10 +162,25 @@ class RankedModel:
     ) -> torch.Tensor:
         """See `CausalLM.forward`; kv is rank 0's part of the pool."""
         try:
-            self._tell(_described(layout))
+            if not self._told:
+                self._tell(_described(layout))
             return self._part.forward(self._group.from_first(tokens), positions, slots, kv, layout)
         except Exception as error:
-            raise _out_of_step(error) from error
+            raise out_of_step(error) from error
+
+    @contextmanager
+    def recorded(self, cell: Cell, host: np.ndarray) -> Iterator[None]:
+        """See `passes.Tells`."""
+        try:
+            if cell not in self._numbers:
+                self._numbers[cell] = next(self._next)
+            self._tell(Recorded(number=self._numbers[cell], room=cell.room, data=host))
+            self._told = True
+            yield
+        except Exception as error:
+            raise out_of_step(error) from error
+        finally:
+            self._told = False
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.logits`."""
@@ -147,61 +188,14 @@ class RankedModel:
             self._tell(Head(count=len(hidden)))
             return self._group.gather(self._part.logits(self._group.from_first(hidden)), self._widths)
         except Exception as error:
-            raise _out_of_step(error) from error
+            raise out_of_step(error) from error
 
 
-def follow(config: RunnerConfig) -> int:
-    """The life of a rank but the first: load, say so, then do what rank 0 says. The lifeline ends it."""
-    from radixrt.runner.load import load_part  # which imports this file
-
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    link: Link[ToRank, FromRank] = Link(open_socket(context, zmq.DEALER, address(config), bind=False), ToRank)
-    try:
-        part = load_part(config, lambda stage, fraction: None)
-    except Exception as error:
-        log.log(logging.DEBUG if isinstance(error, RadixrtError) else logging.ERROR, "cannot load", exc_info=True)
-        told = error if isinstance(error, RadixrtError) else StartupError(f"{type(error).__name__}; its log says more")
-        link.send(CannotLoad(rank=config.rank, error=told.info()))
-        link.wait(None)  # rank 0 says why the engine cannot start; whoever dies first would be all that is heard of
-        return 1
-    if part.group is None:
-        raise StartupError("a rank of one follows nobody")
-    link.send(Loaded(rank=config.rank, kv_tokens=part.kv_tokens))
-    widths = [len(each.vocabulary) for each in split(part.checkpoint.config, config.tp)]
-    follower = Follower(part.model, part.group, widths)
-    with torch.inference_mode():
-        while True:
-            link.wait(None)
-            for _, message in link.receive():
-                if isinstance(message, Begin):
-                    follower.kv = allocate_pool(part.shape, message.kv_tokens, part.model.device)
-                    part.group.join(rendezvous(config))
-                else:
-                    follower.take(message)
-
-
-class Follower:
-    """A rank's answers to rank 0."""
-
-    def __init__(self, part: Decoder, group: DistributedGroup, widths: list[int]) -> None:
-        self._part = part
-        self._group = group
-        self._widths = widths
-        self.kv = torch.empty(0)
-
-    def take(self, message: Forward | Head) -> None:
-        device = self._part.device
-        if isinstance(message, Head):
-            hidden = torch.empty(message.count, self._part.config.hidden_size, dtype=self._part.dtype, device=device)
-            self._group.gather(self._part.logits(self._group.from_first(hidden)), self._widths)
-            return
-        layout = AttentionLayout(**{name: getattr(message, name) for name in Forward.__struct_fields__}, device=device)
-        tokens = self._group.from_first(torch.empty(layout.num_tokens, dtype=torch.int64, device=device))
-        positions, slots = (torch.from_numpy(array).to(device) for array in (layout.positions, layout.slots))
-        self._part.forward(tokens, positions, slots, self.kv, layout)
-
-
-def _described(layout: AttentionLayout) -> Forward:
+def _described(layout: AttentionLayout | PlannedLayout) -> Forward:
+    if isinstance(layout, PlannedLayout):
+        if layout.layout is None:
+            raise RuntimeError("a plan without its layout cannot be told to other ranks")
+        layout = layout.layout
     return Forward(
         new_lens=np.diff(layout.starts),
         slots=layout.slots,
@@ -214,6 +208,6 @@ def _described(layout: AttentionLayout) -> Forward:
     )
 
 
-def _out_of_step(error: Exception) -> SystemExit:
+def out_of_step(error: Exception) -> SystemExit:
     log.error("a pass over several ranks failed; the engine must start again", exc_info=error)
     return SystemExit(1)

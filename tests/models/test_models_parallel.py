@@ -31,7 +31,7 @@ class GlooThread:
         return x
 
     def from_first(self, x: torch.Tensor) -> torch.Tensor:
-        self._group.broadcast([x], 0).wait()
+        self._group.broadcast(x, 0).wait()
         return x
 
     def gather(self, x: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:

@@ -75,6 +75,23 @@ def test_restored_equals_computed_bit_for_bit_in_the_next_engine(tiny_path, fill
         assert engine.save() == 0 and ask(engine).usage.cached_tokens == 0
 
 
+def test_ranks_load_what_one_saved_and_what_they_saved_themselves(tiny_path, filled, tmp_path):
+    """The chunks of two ranks are those of one; sums over ranks round otherwise, so the last bits may differ."""
+    shutil.copytree(filled[0], tmp_path / "kv")
+    with start(tiny_path, tmp_path / "kv", tp=2, kv_tokens=800, context_length=780) as engine:
+        first = ask(engine)
+        assert first.usage.cached_tokens == first.usage.restored_tokens == WHOLE
+        assert [token for token, _, _ in facts(first)] == [token for token, _, _ in filled[1]]
+        assert [value for _, value, _ in facts(first)] == pytest.approx([v for _, v, _ in filled[1]], abs=1e-4)
+        other = [token + 1 for token in PROMPT]
+        said = ask(engine, other)
+        ask(engine)
+        again = ask(engine, other)
+        assert again.usage.restored_tokens > 0 and again.usage.cached_tokens == WHOLE
+        assert again.token_ids == said.token_ids
+        assert engine.stats().tier.errors == 0
+
+
 def test_what_the_pool_cannot_hold_comes_back_from_host_memory(tiny_path):
     with Engine(
         str(tiny_path), dtype="float32", kv_tokens=800, context_length=780, threads=1, check=True,
