@@ -19,13 +19,13 @@ Over HTTP a request cannot grow while it runs: there each stretch between two wa
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from radixrt.conversation import Turn
 from radixrt.errors import Aborted, RadixrtError
-from radixrt.lang.context import Context
+from radixrt.lang.context import Context, Turn
 from radixrt.lang.operations import AddText, Choose, CloseTurn, Fork, Generate, OpenTurn, Operation
 from radixrt.lang.pieces import Event
 from radixrt.lang.selecting import chosen
@@ -225,6 +225,7 @@ def item_of(operation: Operation, index: int) -> ProgramItem | None:
                 constraint=gen.constraint,
                 heal=gen.heal is not False,
                 tools=list(gen.tools.shown) if gen.tools is not None else [],
+                calls=gen.calls,
             )
         case Choose(select=select):
             return Select(
@@ -270,7 +271,7 @@ async def take_in(branch: Branch, operation: Generate, program: ProgramHandle, i
         raise Aborted("the request was aborted before it finished")
     if track.kept is not None:
         context.ids[track.kept.keep :] = track.kept.ids.tolist()
-    context.append_generated((), result.text)
+    context.append_generated((), result.text, operation.gen.calls)
     branch.wrote(result.text)
     branch.count(result.usage)
     event.done(branch.run.seconds(), result.usage, result.choices[0])
@@ -305,7 +306,7 @@ def mirror(context: Context, opened: Opened) -> None:
     context.prompt_adds_text, context.stale = opened.prompt_adds_text, False
     turn = context.turn
     if turn is not None:
-        context.turn = Turn(turn.role, turn.name, turn.tool_call_id, turn.content, opened=True)
+        context.turn = dataclasses.replace(turn, opened=True)
 
 
 def start_of(context: Context) -> Start:
@@ -326,4 +327,11 @@ def start_of(context: Context) -> Start:
 
 def _said(turn: Turn | ChatMessage, *, opened: bool = False) -> Said:
     role: Any = turn.role
-    return Said(role=role, content=turn.content, name=turn.name, tool_call_id=turn.tool_call_id, opened=opened)
+    return Said(
+        role=role,
+        content=turn.content,
+        name=turn.name,
+        tool_call_id=turn.tool_call_id,
+        tool_calls=list(turn.tool_calls or ()),
+        opened=opened,
+    )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from radixrt.called import CallText
 from radixrt.errors import InvalidRequest
 from radixrt.lang.spans import Span
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
@@ -66,6 +67,8 @@ class Gen(Expr):
     span: Span | None = field(default=None, compare=False)
     tools: Toolbox | None = None
     """What the model may call; the value is a `Reply`."""
+    calls: CallText | None = None
+    """With tools, once the model is known: how its calls stand in the text."""
 
 
 @dataclass(frozen=True, slots=True)

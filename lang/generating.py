@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from radixrt.backend import Backend
+from radixrt.called import CallText
 from radixrt.collect import Collector
 from radixrt.errors import Aborted, InvalidRequest
 from radixrt.lang.context import cut_ids
@@ -61,7 +62,7 @@ async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
             tell(result.text)
     if any(choice.finish_reason == "abort" for choice in result.choices):
         raise Aborted("the request was aborted before it finished")
-    await append(backend, branch, result.choices[0])
+    await append(backend, branch, result.choices[0], gen.calls)
     if join is not None:
         result = _joined(join, result)
     branch.count(result.usage)
@@ -87,12 +88,12 @@ async def standing_ids(branch: Branch) -> list[int]:
     return copy.ids[:-1] if text else copy.ids  # the last token of free text may still merge with what follows
 
 
-async def append(backend: Backend, branch: Branch, choice: Choice) -> None:
+async def append(backend: Backend, branch: Branch, choice: Choice, calls: CallText | None = None) -> None:
     """The program goes on from this sample: its ids as they came, without a stop string's."""
     ids = list(choice.token_ids)
     if isinstance(choice.stop_reason, str):
         ids = await cut_ids(backend, ids, choice.text)
-    branch.context.append_generated(ids, choice.text)
+    branch.context.append_generated(ids, choice.text, calls)
     branch.wrote(choice.text)
 
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Literal, TypeVar
 
+from msgspec import structs
+
 from radixrt.errors import InvalidRequest
 from radixrt.lang.capabilities import refuse_pins
 from radixrt.lang.context import Turn
@@ -165,8 +167,12 @@ class ProgramState(Readable):
         if self.run.service is not None or not self.run.has_backend:
             return gen
         self._asked += 1
-        codec = gen.tools.codec(self.run.backend.info, f"{self.branch.label} {self._asked}")
-        return replace(gen, constraint=codec.constraint, codec=codec)
+        info, place = self.run.backend.info, f"{self.branch.label} {self._asked}"
+        codec, sampling = gen.tools.codec(info, place), gen.sampling
+        if info.tool_controls:
+            sampling = structs.replace(sampling, skip_special_tokens=False)  # calls are read from the text
+        how = gen.tools.reading(info, place)
+        return replace(gen, sampling=sampling, constraint=codec.constraint, codec=codec, calls=how)
 
     def _declare(self, expr: Gen | Select) -> Variable:
         variable = Variable(expr.name, expr.span)

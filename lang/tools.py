@@ -8,15 +8,15 @@ for call in s["step"].tool_calls:
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from radixrt.called import CallText, read_calls
 from radixrt.calls import Calls, checked_functions, checked_tools
-from radixrt.dialects import DIALECTS, Arguments, CallParser, CallStart, Function, Text
+from radixrt.dialects import DIALECTS, Function
 from radixrt.errors import InvalidRequest
 from radixrt.lang.typed import Codec
 from radixrt.results import ModelInfo
@@ -60,31 +60,23 @@ class Toolbox:
     many: bool | None
 
     def codec(self, info: ModelInfo, place: str) -> Codec:
-        """How this model's text is held to calls, and read.
-
-        `place` in the program makes the ids of the calls: the same in every run, as templates may write them, and no
-        other gen's.
-        """
-        if info.tool_dialect is None:
-            raise InvalidRequest(
-                "how this model's chat template writes calls is not known: leave tools out",
-                param="tools", code="tools_unavailable",
-            )  # fmt: skip
-        if info.tool_opener_is_control:
-            raise InvalidRequest(
-                "this model opens calls with a control token, which programs do not write: ask it over "
-                "/v1/chat/completions",
-                param="tools", code="tools_unavailable",
-            )  # fmt: skip
+        """How this model's text is held to calls, and read; `place` as in `CallText`."""
         named = self.functions.get(self.choice)
         calls = Calls(
-            dialect=DIALECTS[info.tool_dialect],
+            dialect=DIALECTS[_dialect(info)],
             functions=tuple(self.functions.values()) if named is None else (named,),
             forced=self.choice != "auto",
             many=bool(self.many) and named is None if self.choice != "auto" else self.many is not False,
-            opener_is_control=False,
+            controls=info.tool_controls,
         )
-        return Codec(Reply, calls.constraint(), lambda text: self._read(calls, text, place), False)
+        how = self.reading(info, place)
+        return Codec(Reply, calls.constraint(), lambda text: self._read(calls, text, how), False)
+
+    def reading(self, info: ModelInfo, place: str) -> CallText:
+        """How the calls of this model's answer stand in its text."""
+        return CallText(
+            dialect=_dialect(info), names=list(self.functions), place=place, structured=bool(info.tool_controls)
+        )
 
     def fields(self) -> dict[str, Any]:
         """Of a request to a service."""
@@ -101,22 +93,21 @@ class Toolbox:
             raise ValueError(f"the arguments of {name} are no object: {arguments}")
         return ToolCall(id_, name, value, self.python.get(name))
 
-    def _read(self, calls: Calls, text: str, place: str) -> Reply:
-        parser = CallParser(calls.dialect, calls.names)
-        said, found = "", list[tuple[str, str]]()
-        for event in [*parser.push(text), *parser.finish(cut=False)]:
-            if isinstance(event, Text):
-                said += event.text
-            elif isinstance(event, CallStart):
-                found.append((event.name, ""))
-            elif isinstance(event, Arguments):
-                found[-1] = found[-1][0], found[-1][1] + event.text
+    def _read(self, calls: Calls, text: str, how: CallText) -> Reply:
+        said, found = read_calls(how, text)
         opener = calls.dialect.opener
         if (calls.forced and not found) or (opener and opener in said):
             raise ValueError("the call is not complete")
-        # Nine letters and digits: what the strictest template takes.
-        ids = [hashlib.sha256(f"{place} {i}".encode()).hexdigest()[:9] for i in range(len(found))]
-        return Reply(said, tuple(self.called(*call, id_) for call, id_ in zip(found, ids, strict=True)))
+        return Reply(said, tuple(self.called(call.name, call.arguments, call.id) for call in found))
+
+
+def _dialect(info: ModelInfo) -> str:
+    if info.tool_dialect is None:
+        raise InvalidRequest(
+            "how this model's chat template writes calls is not known: leave tools out",
+            param="tools", code="tools_unavailable",
+        )  # fmt: skip
+    return info.tool_dialect
 
 
 def toolbox(tools: Sequence[object], choice: str, many: bool | None) -> Toolbox:

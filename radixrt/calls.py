@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from radixrt.dialects import Dialect, Function, Marks, formats
+from radixrt.dialects import Dialect, Function, formats
 from radixrt.errors import InvalidRequest
 from radixrt.params import Constraint
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_PLACE = re.compile(r".*/tags/(?P<tag>\d+)/content/json_schema(?P<rest>/.*)?")
+_PLACE = re.compile(r".*?/tags/(?P<tag>\d+)/content/json_schema(?P<rest>/.*)?")
+_TEXT_PLACE = re.compile(r"/format/elements/0/json_schema(?P<rest>/.*)?")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Calls:
     forced: bool
     """The answer is a call, not text."""
     many: bool
-    opener_is_control: bool
+    controls: tuple[str, ...] = ()
+    """The dialect's words that are control tokens of the vocabulary."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -35,11 +37,11 @@ class Calls:
     @property
     def opening(self) -> str:
         """What a forced call puts into the prompt: that with which every call begins, so that its token ids are those
-        that the history will have, and so that an opener is there which no constraint lets the model write.
+        that the history will have.
 
         It ends before a space, where tokenizers begin a new token. Empty where several calls may come.
         """
-        if not self.forced or (self.many and not self.opener_is_control):
+        if not self.forced or self.many:
             return ""
         begins: list[str] = [tag["begin"] for tag in self.dialect.tags(self.functions)]
         first, last = min(begins), max(begins)
@@ -48,63 +50,45 @@ class Calls:
         )
         return first[: max(first.rfind(" ", 0, size), 0)]
 
-    def constraint(self, opening: str = "", behind: Marks | None = None, text: Constraint | None = None) -> Constraint:
-        """Of the answer behind `opening`; with `behind` of what follows a thought that the prompt has begun; with
-        `text` of an answer that is either one call or JSON of that constraint.
+    def constraint(self, opening: str = "", text: Constraint | None = None) -> Constraint:
+        """Of the answer behind `opening`; with `text` of an answer that is either calls or JSON of that constraint.
 
-        Where a control token opens calls and none is forced, the constraint begins with that token.
+        The calls may be written with control tokens: the constraint allows these where the dialect has them, and in
+        free text nothing that reads like one.
         """
-        tags = self.dialect.tags(self.functions)
-        if not self.forced and text is not None:
-            return self._or_text(tags, text, behind)
-        if not self.forced:
-            if self.opener_is_control:
-                form = self.dialect.opened(self.functions, many=self.many)
-                source = formats.source(form)
-                return Constraint(kind="structural_tag", value=source, spaced=True, opener=self.dialect.opener)
-            form = self.dialect.free(self.functions, many=self.many)
-        elif opening:
+        if opening:
+            tags = self.dialect.tags(self.functions)
             form = formats.separated([{**tag, "begin": tag["begin"][len(opening) :]} for tag in tags], "", many=False)
-        elif self.opener_is_control:
-            raise InvalidRequest(
-                "this model opens calls with a control token, which must stand at the prompt's end: no call can be "
-                "forced behind a thought, nor without a generation prompt; use tool_choice auto",
-                param="tool_choice",
-            )
-        elif behind is None:
-            form = self.dialect.forced(self.functions, many=self.many)
+        elif not self.forced and text is None and self.dialect.opener not in self.controls:
+            form = self.dialect.free(self.functions, many=self.many)
         else:
-            late = [{**tag, "begin": f"{behind.close}\n\n{tag['begin']}"} for tag in tags]
-            form = formats.triggered([behind.close], late, many=False, needed=True)
-        return Constraint(kind="structural_tag", value=formats.source(form), spaced=True)
-
-    def _or_text(self, tags: list[formats.Format], text: Constraint, behind: Marks | None) -> Constraint:
-        if self.opener_is_control:
-            raise InvalidRequest(
-                "this model opens calls with a control token: tools and a response_format exclude each other with "
-                "tool_choice auto",
-                param="response_format",
-            )
-        schema = json.loads(text.value) if text.kind == "json_schema" else {"type": "object"}
-        form = formats.separated([*tags, formats.tag("", schema, "")], "", many=False)
+            form = self.dialect.forced(self.functions, many=self.many)
+            if not self.forced:
+                form = formats.behind_text(self.dialect.opener, form) if text is None else _beside(text, form)
         return Constraint(
             kind="structural_tag",
             value=formats.source(form),
             spaced=True,
-            behind=behind.close if behind is not None else "",
-            backend=text.backend,
+            controls=self.controls,
+            backend=text.backend if text is not None and not self.forced else "auto",
         )
 
-    def place(self, param: str | None, *, with_text: bool = False) -> str:
+    def place(self, param: str | None) -> str:
         """Where in the request the fault lies that the grammar room found at `param` of the constraint."""
+        if param == "backend":
+            return param
+        text = _TEXT_PLACE.fullmatch(param or "")
+        if text is not None:
+            return text["rest"] or "response_format"
         match = _PLACE.fullmatch(param or "")
         if match is None:
             return "tools"
-        tag = int(match["tag"])
-        if with_text and tag == len(self.dialect.tags(self.functions)):
-            return match["rest"] or "response_format"
-        function = self.functions[tag % len(self.functions)]
+        function = self.functions[int(match["tag"]) % len(self.functions)]
         return f"/tools/{function.position}/function/parameters{match['rest'] or ''}"
+
+
+def _beside(text: Constraint, form: formats.Format) -> formats.Format:
+    return formats.beside_json(json.loads(text.value) if text.kind == "json_schema" else {"type": "object"}, form)
 
 
 def checked_functions(tools: Sequence[tuple[str, Mapping[str, Any] | None]]) -> dict[str, Function]:

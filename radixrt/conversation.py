@@ -17,8 +17,9 @@ An assistant turn that is only constant text is rendered whole, as chat completi
 opened with the generation prompt, and its parts are appended as they come. A template whose text for a longer
 conversation does not begin with its text for the shorter one makes the tokenizer refuse (`not_incremental`): then the
 whole conversation is rendered once more, generated text included, and the ids are those of chat completions. So it is
-too after each turn of a template whose generation prompt writes text ("<think>") that it does not write into finished
-turns, and where a turn shows other tools than those before it.
+too after each turn with calls that its text does not spell, after each turn of a template whose generation prompt
+writes text ("<think>") that it does not write into finished turns, and where a turn shows other tools than those
+before it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from radixrt.backend import Tokens
+from radixrt.called import CallText, read_calls
 from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.messages import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokensPrompt
 from radixrt.prompts import token_array
@@ -54,7 +56,7 @@ class Turn:
     content: str = ""
     opened: bool = False
     tool_calls: tuple[dict[str, Any], ...] = ()
-    """Only of a service's turns, which has no text for them."""
+    """Those that `content` does not spell: a service's, and those written with control tokens."""
 
     def message(self) -> ChatMessage:
         return ChatMessage(
@@ -134,14 +136,17 @@ class Conversation:
         """The text so far is replaced; `new` is what readers of the growing text have not seen of it."""
         self.text = text
 
-    def append_generated(self, ids: Sequence[int], text: str) -> None:
+    def append_generated(self, ids: Sequence[int], text: str, calls: CallText | None = None) -> None:
         """Ids as the model gave them. Their text is not joined to the visible text here."""
         self.ids.extend(ids)
+        if self.turn is not None and calls is not None and calls.structured:
+            text, found = read_calls(calls, text)
+            self.append_calls([call.as_message() for call in found])
         if self.turn is not None:
             self.turn = replace(self.turn, content=self.turn.content + text)
 
     def append_calls(self, calls: Sequence[dict[str, Any]]) -> None:
-        """Calls that a service gave beside its text."""
+        """Calls beside the turn's text."""
         if self.turn is not None:
             self.turn = replace(self.turn, tool_calls=(*self.turn.tool_calls, *calls))
 
@@ -201,7 +206,9 @@ class Conversation:
         if self.prompted and self.prompt_adds_text is None:
             self.prompt_adds_text = await _adds_text(backend, self.turns[: self.rendered - 1])
         try:
-            anew = self.stale or (self.prompted and self.prompt_adds_text)
+            # A turn with calls cannot be left open behind them: the template is asked for the end of its text.
+            called = self.unclosed and bool(self.turns[self.rendered - 1].tool_calls)
+            anew = self.stale or called or (self.prompted and self.prompt_adds_text)
             tokens = None if anew else await self._turn_tokens(backend, prompt)
         except RadixrtError as error:
             # Some templates cannot leave a message open, so nothing can be said to follow it.

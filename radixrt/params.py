@@ -179,10 +179,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """JSON Schema only: enforce what can be; the answer lists the keywords that were left out."""
     behind: str = ""
     """The constraint begins behind this marker, which ends a thought, and an empty line; the text before is free."""
-    opener: str = ""
-    """Structural tags only: the constraint begins behind this control token of the vocabulary. The text before is free,
-    may end without it, and does not spell it. Bodies of HTTP requests cannot give it: only who knows what the template
-    means by a control token may allow it."""
+    controls: tuple[str, ...] = ()
+    """Structural tags only: control tokens of the vocabulary. Where the tag's own words (begin, end, separator,
+    const_string) hold one of these texts, they mean the token; free text never spells one. Bodies of HTTP requests may
+    give those alone with which the served model writes its calls (`ModelInfo.tool_controls`)."""
     backend: Literal["auto", "llguidance", "xgrammar", "outlines"] = "auto"
     """Library that enforces the constraint; auto: the first that can enforce all of it."""
 
@@ -204,9 +204,13 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )  # fmt: skip
         _check(len(self.behind) <= MAX_STOP_CHARS, "behind", f"must have at most {MAX_STOP_CHARS} characters")
         _check(
-            not self.opener
-            or (self.kind == "structural_tag" and not self.behind and len(self.opener) <= MAX_STOP_CHARS),
-            "opener", f"is for structural_tag, without `behind`, and has at most {MAX_STOP_CHARS} characters",
+            not self.controls
+            or (
+                self.kind == "structural_tag"
+                and len(self.controls) <= MAX_STOPS
+                and all(0 < len(text) <= MAX_STOP_CHARS for text in self.controls)
+            ),
+            "controls", f"is for structural_tag, and holds texts of 1 to {MAX_STOP_CHARS} characters",
         )  # fmt: skip
         _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
 

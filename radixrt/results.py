@@ -212,8 +212,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     has_chat_template: bool
     tool_dialect: str | None = None
     """How the model writes calls (a name in `radixrt.dialects`); None: in no way that is known, or there is no chat."""
-    tool_opener_is_control: bool = False
-    """The text that opens a call is a control token, which no constraint lets the model write."""
+    tool_controls: tuple[str, ...] = ()
+    """The dialect's words that are control tokens of the vocabulary."""
     thinking: tuple[str, str] | None = None
     """What the model writes before and behind its thoughts, where it shows any."""
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from radixrt.called import CallText
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.results import Delta, Selection
 
@@ -35,6 +36,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     content: str = ""
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: list[dict[str, Any]] = []
+    """Calls that its content does not spell, as OpenAI's API writes them."""
     opened: bool = False
     """Of a turn under way: its start marker and all of `content` but the pending text are in the ids."""
 
@@ -82,6 +85,8 @@ class Gen(Item, frozen=True, kw_only=True):
     tools: list[dict[str, Any]] = []
     """What the chat template shows as tools from here on, as OpenAI's API writes them; none: as before. What the answer
     is held to is `constraint` (`radixrt.calls`)."""
+    calls: CallText | None = None
+    """How calls stand in the text, where the turn is to hold them as calls."""
 
 
 class Select(Item, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from radixrt.dialects.functions import Function
 
 
 class Dialect:
-    """One family: a call is {"name": ..., <key>: {...}} with something around it, which subclasses say."""
+    """One family: a call is {"name": ..., <key>: {...}} with something around it, which subclasses say, or a name and
+    arguments."""
 
     name: str
     opener: str
@@ -21,6 +22,13 @@ class Dialect:
     is_list: bool = False
     """The calls stand in one JSON array behind the opener."""
     key: str = "arguments"
+    behind_name: str = ""
+    """Text between a function's bare name and its arguments; empty: the call is an object with the name in it."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The family's own words, which a vocabulary may have as control tokens."""
+        return tuple(filter(None, (self.opener, self.closer, self.behind_name)))
 
     def knows(self, template: str) -> bool:
         """Whether a chat template is one of this family."""
@@ -35,16 +43,8 @@ class Dialect:
         return formats.separated(self.tags(functions), "\n", many=False)
 
     def free(self, functions: Sequence[Function], *, many: bool) -> Format:
-        """Any text, in which every call that is opened is a right one."""
+        """Any text, in which every call that is opened is a right one. For an opener that is plain text."""
         return formats.triggered([self.opener], self.tags(functions), many=False)
-
-    def opened(self, functions: Sequence[Function], *, many: bool) -> Format:
-        """What may follow the opener, which the model has written itself: one call, or with `many` one or more where
-        the family writes more behind one opener, and nothing else."""
-        size = len(self.opener)
-        return formats.separated(
-            [{**tag, "begin": tag["begin"][size:]} for tag in self.tags(functions)], "", many=False
-        )
 
     def head(self, function: Function) -> str:
         """The text of a call up to its arguments, as chat templates write it."""

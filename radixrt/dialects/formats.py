@@ -31,6 +31,19 @@ def enclosed(begin: str, tags: Format, end: str) -> Format:
     return {"type": "sequence", "elements": [texts[0], tags, texts[1]]}
 
 
+def behind_text(excluded: str, tags: Format) -> Format:
+    """Free text without `excluded`; what separated tags (enclosed or not) allow may stand behind it."""
+    return {
+        "type": "sequence",
+        "elements": [{"type": "any_text", "excludes": [excluded]}, {"type": "optional", "content": tags}],
+    }
+
+
+def beside_json(schema: Any, tags: Format) -> Format:
+    """JSON of the schema, or what separated tags (enclosed or not) allow; nothing else."""
+    return {"type": "or", "elements": [{"type": "json_schema", "json_schema": schema}, tags]}
+
+
 def triggered(triggers: Sequence[str], tags: Sequence[Format], *, many: bool, needed: bool = False) -> Format:
     """Free text; where a trigger stands, one of the tags begins. Without `many` the first tag ends the text."""
     return {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from radixrt.dialects.dialect import Dialect
 from radixrt.dialects.hermes import Hermes
 from radixrt.dialects.llama import Llama
-from radixrt.dialects.mistral import Mistral
+from radixrt.dialects.mistral import Mistral, MistralArgs
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Mistral(), Llama(), Hermes())}
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Mistral(), MistralArgs(), Llama(), Hermes())}
 """By name, in the order in which a template is tried."""
 
 

@@ -41,6 +41,9 @@ class Syntax:
     @staticmethod
     @cache
     def of(dialect: Dialect) -> Syntax:
+        if dialect.behind_name:
+            head = _bare_head(dialect.behind_name)
+            return Syntax(head, head, _tail(dialect))
         array = ["\\[", _SPACE] if dialect.is_list else []
         return Syntax(_head([_SPACE, *array]), _head([_SPACE]), _tail(dialect))
 
@@ -56,8 +59,17 @@ def _head(before: Sequence[str]) -> Pattern:
     return Pattern(whole, _begun(front, "|".join(_begun(key) for key in keys)))
 
 
+def _bare_head(behind_name: str) -> Pattern:
+    """`f[ARGS]` with a `{` behind it."""
+    behind = [*map(re.escape, behind_name), _SPACE]
+    name = r"[^\[\]{}\"\s]*"
+    return Pattern(f"{_SPACE}(?P<name>{name}){''.join(behind)}(?P<none>(?!))?(?=\\{{)", _begun([_SPACE, name, *behind]))
+
+
 def _tail(dialect: Dialect) -> Pattern:
     """The end of the call's object, and what stands behind it."""
+    if dialect.behind_name:
+        return Pattern("(?P<more>(?!))?", "(?!)")
     if dialect.is_list:
         atoms = [_SPACE, "\\}", _SPACE]
         return Pattern("".join(atoms) + "(?:(?P<more>,)|\\])", _begun(atoms))

@@ -146,8 +146,6 @@ class Backends:
 
 
 def _placed(constraint: Constraint, grammar: TokenGrammar) -> TokenGrammar:
-    if constraint.opener:
-        return grammar.opened_by(constraint.opener.encode())
     return grammar.behind(constraint.behind.encode()) if constraint.behind else grammar
 
 
@@ -166,7 +164,8 @@ def candidates(constraint: Constraint, preferred: str = "auto") -> tuple[str, ..
     """Back ends to ask, first to last. ConstraintError (`backend`) where the one named takes no such kind."""
     if constraint.backend == "auto":
         order = dict.fromkeys([preferred, *_AUTO])
-        return tuple(name for name in order if constraint.kind in TAKES.get(name, ()))
+        able = [name for name in order if constraint.kind in TAKES.get(name, ())]
+        return tuple(name for name in able if name == "llguidance" or not constraint.controls)
     kinds = TAKES.get(constraint.backend, ())
     if not kinds:
         raise ConstraintError(
@@ -175,6 +174,12 @@ def candidates(constraint: Constraint, preferred: str = "auto") -> tuple[str, ..
     if constraint.kind not in kinds:
         raise ConstraintError(
             f"the back end {constraint.backend} takes no {constraint.kind}; it takes {', '.join(kinds)}",
+            param="backend",
+        )
+    if constraint.controls and constraint.backend != "llguidance":
+        raise ConstraintError(
+            f"the back end {constraint.backend} writes no control tokens, with which this model opens its calls; leave "
+            "backend out",
             param="backend",
         )
     return (constraint.backend,)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -55,8 +55,8 @@ class VocabularySource(Protocol):
     def tokenizer_json(self) -> str: ...
 
 
-def prepare(constraint: Constraint, limits: Limits) -> Source:
-    """The llguidance grammar for a constraint, after the gates.
+def prepare(constraint: Constraint, limits: Limits, controls: Mapping[str, int] | None = None) -> Source:
+    """The llguidance grammar for a constraint, after the gates; `controls`: the ids of those that it names.
 
     Raises ConstraintError for what is malformed, above a limit, or known not to be enforced.
     """
@@ -81,7 +81,7 @@ def prepare(constraint: Constraint, limits: Limits) -> Source:
         lark = gbnf_to_lark(text, limits) if is_gbnf(text) else check_lark(text, limits)
         return Source(LLMatcher.grammar_from_lark(f"{lark}\n{_NO_FORCING}\n"))
     if kind == "structural_tag":
-        return structural_source(read_structural_tag(constraint.value, limits), constraint, limits)
+        return structural_source(read_structural_tag(constraint.value, limits), constraint, limits, controls or {})
     gated = Gated('{"type":"object"}') if kind == "json_object" else check_schema(constraint.value, limits)
     options = json_options(constraint)
     try:
@@ -145,8 +145,17 @@ class Compiler:
         )
 
     def prepare(self, constraint: Constraint) -> Source:
-        """See `prepare`."""
-        return prepare(constraint, self.limits)
+        """See `prepare`. ConstraintError too where the vocabulary lacks a control token that the constraint names."""
+        return prepare(constraint, self.limits, self._controls(constraint))
+
+    def _controls(self, constraint: Constraint) -> dict[str, int]:
+        found = {}
+        for text in constraint.controls:
+            token = self.tables.controls.get(text.encode())
+            if token is None:
+                raise ConstraintError(f"the vocabulary has no control token {text!r}", param="controls")
+            found[text] = token
+        return found
 
     def compile(self, constraint: Constraint) -> TokenGrammar:
         """The grammar of a constraint, its first mask proven not empty. Raises ConstraintError."""
@@ -178,6 +187,7 @@ class Compiler:
                 ignored=source.ignored,
                 passed=source.passed,
                 canonical=constraint.kind in ("json_schema", "json_object") or constraint.spaced,
+                controls=frozenset(self._controls(constraint).values()),
             ),
             constraint,
         )
@@ -265,20 +275,23 @@ def _unforced(source: str) -> str:
     return msgspec.json.encode(grammars).decode()
 
 
-def structural_source(tag: StructuralTag, constraint: Constraint, limits: Limits) -> Source:
-    """The library's grammar of a structural tag."""
+def structural_source(
+    tag: StructuralTag, constraint: Constraint, limits: Limits, controls: Mapping[str, int]
+) -> Source:
+    """The library's grammar of a structural tag; `controls`: control tokens that it may hold, by their texts."""
     from llguidance import LLMatcher
 
-    names = [f"tag_{i}" for i in range(len(tag.tags))]
-    grammars: list[Any] = [{"name": "start", "lark_grammar": f"{_NO_FORCING}\n{lark(tag, names)}"}]
+    names = [f"tag_{i}" for i in range(len(tag.all_tags))]
+    grammars: list[Any] = [{"name": "start", "lark_grammar": f"{_NO_FORCING}\n{lark(tag, names, controls)}"}]
     added: list[str] = []
-    for name, one in zip(names, tag.tags, strict=True):
+    for name, one in zip(names, tag.all_tags, strict=True):
         try:
             gated = check_schema(one.schema, limits)
         except ConstraintError as error:
             inside = error.param if error.param and error.param.startswith("/") else ""
             raise ConstraintError(error.message, param=f"{one.place}{inside}", code=error.code) from error
-        nothing_follows = not one.end and tag.stop_after_first and not tag.after
+        behind = one.end if one is tag.instead else f"{one.end}{tag.after}"
+        nothing_follows = not behind and (tag.stop_after_first or one is tag.instead)
         if one.end[:1] in _NUMBER_GOES_ON and not nothing_follows and not _is_closed_by_itself(gated.source):
             raise ConstraintError(
                 f"after {one.begin!r} a number could go on into what follows it: give the schema the type object, "

@@ -1,14 +1,18 @@
 """Structural tags: text that is free until a trigger, then a tag whose content is JSON of a schema, then free again.
 
 Read in the two shapes that clients send (SGLang and older vLLM: `structures` and `triggers`; vLLM and xgrammar: a
-`format` of type `triggered_tags`), or as tags with a separator, alone or between two constant texts. Written as a
-grammar of llguidance: each stretch of free text is one lexeme that ends with the first trigger in it, so no
-trigger can pass as plain text.
+`format` of type `triggered_tags`), or as tags with a separator: alone, between two constant texts, behind free text
+(`sequence` of `any_text` and `optional`), or beside JSON (`or`). Written as a grammar of llguidance: each stretch of
+free text is one lexeme that ends with the first trigger in it, so no trigger can pass as plain text.
+
+Control tokens that the constraint names stand for themselves in the tag's own words, and never come elsewhere.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -44,6 +48,14 @@ class StructuralTag(msgspec.Struct, frozen=True):
     """With a separator: text in front of the first tag."""
     after: str = ""
     """With a separator: text behind the last tag."""
+    free: tuple[str, ...] | None = None
+    """With a separator: free text stands in front of all that, or alone, and holds none of these; None: it does not."""
+    instead: Tag | None = None
+    """With a separator: or the text is this tag."""
+
+    @property
+    def all_tags(self) -> tuple[Tag, ...]:
+        return self.tags if self.instead is None else (*self.tags, self.instead)
 
 
 def read_structural_tag(text: str, limits: Limits) -> StructuralTag:
@@ -83,25 +95,67 @@ def _format(value: dict[str, Any]) -> StructuralTag:
     form = value.get("format")
     if not isinstance(form, dict):
         _refuse("/format", "must be an object (or give `structures` and `triggers`)")
-    if form.get("type") == "sequence":
-        return _enclosed(form)
-    if form.get("type") not in ("triggered_tags", "tags_with_separator"):
-        _refuse("/format/type", f"{form.get('type')!r} cannot be enforced here", ELSEWHERE)
-    return _tags(form, "/format")
+    return _way(form, "/format")
 
 
-def _enclosed(form: dict[str, Any]) -> StructuralTag:
-    """Tags with a separator between two constant texts: a list of them."""
-    _known(form, {"type", "elements"}, "/format")
-    parts = _list(form.get("elements"), "/format/elements")
+def _way(form: dict[str, Any], where: str) -> StructuralTag:
+    kind = form.get("type")
+    if kind in ("triggered_tags", "tags_with_separator"):
+        return _tags(form, where)
+    if kind not in ("sequence", "or"):
+        _refuse(f"{where}/type", f"{kind!r} cannot be enforced here", ELSEWHERE)
+    _known(form, {"type", "elements"}, where)
+    parts, inside = _list(form.get("elements"), f"{where}/elements"), f"{where}/elements"
     kinds = [one.get("type") if isinstance(one, dict) else None for one in parts]
-    if kinds != ["const_string", "tags_with_separator", "const_string"]:
-        _refuse("/format/elements", "only tags_with_separator between two const_string can be enforced here", ELSEWHERE)
+    if kind == "sequence" and kinds == ["const_string", "tags_with_separator", "const_string"]:
+        return _enclosed(parts, inside)
+    if kind == "sequence" and kinds == ["any_text", "optional"]:
+        return _behind_text(parts, inside)
+    if kind == "or" and kinds[:1] == ["json_schema"] and len(kinds) == 2 and isinstance(parts[1], dict):
+        return _beside_json(parts, inside)
+    _refuse(
+        inside,
+        "only tags_with_separator between two const_string, behind any_text (as optional), or beside a json_schema "
+        "can be enforced here",
+        ELSEWHERE,
+    )
+
+
+def _enclosed(parts: list[Any], inside: str) -> StructuralTag:
+    """Tags with a separator between two constant texts: a list of them."""
     texts = []
     for i in (0, 2):
-        _known(parts[i], {"type", "value"}, f"/format/elements/{i}")
-        texts.append(_text(parts[i], "value", f"/format/elements/{i}"))
-    return msgspec.structs.replace(_tags(parts[1], "/format/elements/1"), before=texts[0], after=texts[1])
+        _known(parts[i], {"type", "value"}, f"{inside}/{i}")
+        texts.append(_text(parts[i], "value", f"{inside}/{i}"))
+    return msgspec.structs.replace(_tags(parts[1], f"{inside}/1"), before=texts[0], after=texts[1])
+
+
+def _behind_text(parts: list[Any], inside: str) -> StructuralTag:
+    _known(parts[0], {"type", "excludes"}, f"{inside}/0")
+    excluded = parts[0].get("excludes", [])
+    if not isinstance(excluded, list) or not all(isinstance(one, str) and one for one in excluded):
+        _refuse(f"{inside}/0/excludes", "must be a list of strings that are not empty")
+    return msgspec.structs.replace(_separated_way(parts[1], inside), free=tuple(dict.fromkeys(excluded)))
+
+
+def _separated_way(optional: dict[str, Any], inside: str) -> StructuralTag:
+    _known(optional, {"type", "content"}, f"{inside}/1")
+    if not isinstance(content := optional.get("content"), dict):
+        _refuse(f"{inside}/1/content", "must be an object")
+    found = _way(content, f"{inside}/1/content")
+    if found.separator is None or found.free is not None or found.instead is not None:
+        _refuse(f"{inside}/1/content", "must be tags_with_separator, or those between two const_string", ELSEWHERE)
+    return found
+
+
+def _beside_json(parts: list[Any], inside: str) -> StructuralTag:
+    _known(parts[0], {"type", "json_schema"}, f"{inside}/0")
+    place = f"{inside}/0/json_schema"
+    instead = Tag("", _schema(parts[0].get("json_schema"), place), "", place)
+    found = _way(parts[1], f"{inside}/1")
+    if found.separator is None or found.free is not None or found.instead is not None:
+        _refuse(f"{inside}/1", "must be tags_with_separator, or those between two const_string", ELSEWHERE)
+    return msgspec.structs.replace(found, instead=instead)
 
 
 def _tags(form: dict[str, Any], where: str) -> StructuralTag:
@@ -132,15 +186,21 @@ def _tags(form: dict[str, Any], where: str) -> StructuralTag:
     return StructuralTag(_triggers(form.get("triggers"), f"{where}/triggers"), tuple(tags), **flags)
 
 
-def lark(tag: StructuralTag, names: list[str]) -> str:
-    """A Lark grammar whose sub-grammars, one a tag, have these names."""
+def lark(tag: StructuralTag, names: list[str], controls: Mapping[str, int]) -> str:
+    """A Lark grammar whose sub-grammars, one for each of `all_tags`, have these names.
+
+    `controls`: control tokens by their texts. ConstraintError where one of them has no place.
+    """
+    words = _Words(controls)
     if tag.separator is not None:
-        return _separated(tag, tag.separator, names)
+        return _separated(tag, tag.separator, names, words)
+    if controls:
+        _refuse("/triggers", "a trigger cannot be a control token: put the tags behind any_text", ELSEWHERE)
     any_trigger = "|".join(map(literal, tag.triggers))
     rules: list[str] = []
     for i, trigger in enumerate(tag.triggers):
         rests = [
-            " ".join(filter(None, (_quoted(one.begin[len(trigger) :]), f"@{name}", _quoted(one.end))))
+            " ".join(filter(None, (words.quoted(one.begin[len(trigger) :]), f"@{name}", words.quoted(one.end))))
             for one, name in zip(tag.tags, names, strict=True)
             if one.begin.startswith(trigger)
         ]
@@ -155,19 +215,45 @@ def lark(tag: StructuralTag, names: list[str]) -> str:
     return "\n".join([f"start: {start}", *rules, *([rest] if "REST" in start else []), ""])
 
 
-def _separated(tag: StructuralTag, separator: str, names: list[str]) -> str:
+def _separated(tag: StructuralTag, separator: str, names: list[str], words: _Words) -> str:
     ways = [
-        " ".join(filter(None, (_quoted(one.begin), f"@{name}", _quoted(one.end))))
-        for one, name in zip(tag.tags, names, strict=True)
+        " ".join(filter(None, (words.quoted(one.begin), f"@{name}", words.quoted(one.end))))
+        for one, name in zip(tag.tags, names, strict=False)
     ]
-    more = "" if tag.stop_after_first else f" ({_quoted(separator)} one)*"
+    more = "" if tag.stop_after_first else f" ({words.quoted(separator)} one)*"
     start = f"one{more}" if tag.at_least_one else f"(one{more})?"
-    start = " ".join(filter(None, (_quoted(tag.before), start, _quoted(tag.after))))
-    return f"start: {start}\none: {' | '.join(ways)}\n"
+    start = " ".join(filter(None, (words.quoted(tag.before), start, words.quoted(tag.after))))
+    rules = [f"one: {' | '.join(ways)}"]
+    if tag.instead is not None:
+        start = f"@{names[-1]} | {start}"
+    if tag.free is not None:
+        if not all(words.begins_with_control(tag.before or one.begin) for one in tag.tags):
+            _refuse("", "what stands behind any_text must begin with a control token", ELSEWHERE)
+        never = "|".join(map(literal, dict.fromkeys((*tag.free, *words.controls))))
+        rules += [f"rest: {start}", f"FREE: /(?s:.+)/ & ~/(?s:.*)({never})(?s:.*)/"]
+        start = "FREE? rest?"
+    return "\n".join([f"start: {start}", *rules, ""])
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
+class _Words:
+    """The tag's own words in Lark."""
+
+    def __init__(self, controls: Mapping[str, int]) -> None:
+        self.controls = controls
+        longest = sorted(map(re.escape, controls), key=len, reverse=True)
+        self._cut = re.compile(f"({'|'.join(longest)})") if controls else None
+
+    def quoted(self, text: str) -> str:
+        """The text, with its control tokens as tokens; empty for none."""
+        parts = self._cut.split(text) if self._cut is not None else [text]
+        return " ".join(
+            f"<[{self.controls[part]}]>" if part in self.controls else json.dumps(part, ensure_ascii=False)
+            for part in parts
+            if part
+        )
+
+    def begins_with_control(self, text: str) -> bool:
+        return text.startswith(tuple(self.controls))
 
 
 def _triggers(value: Any, place: str) -> tuple[str, ...]:

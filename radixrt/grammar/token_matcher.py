@@ -31,11 +31,12 @@ class Steps(Protocol):
         ...
 
     def fill(self, mask: Bits) -> None:
-        """Set the bits of tokens that may come next; other bits may be set where no text token (and no opener) is."""
+        """Set the bits of tokens that may come next; other bits may be set where no text token (and no control token of
+        the grammar's) is."""
         ...
 
     def accept(self, token: int) -> bool:
-        """Go on by a text token; False: refused, nothing changed."""
+        """Go on by a text token, or one of the grammar's control tokens; False: refused, nothing changed."""
         ...
 
     def accepting(self) -> bool: ...
@@ -66,8 +67,13 @@ class TokenGrammar:
         added: tuple[str, ...] = (),
         passed: tuple[str, ...] = (),
         canonical: bool = False,
+        controls: frozenset[int] = frozenset(),
     ) -> None:
-        """`canonical`: where the text is certain, only the tokens that the tokenizer itself would write are allowed."""
+        """
+        Args:
+            canonical: where the text is certain, only the tokens that the tokenizer itself would write are allowed.
+            controls: the control tokens that the steps may allow.
+        """
         self.backend = backend
         self.source_bytes = source_bytes
         self.ignored = ignored
@@ -77,13 +83,15 @@ class TokenGrammar:
         self._limits = limits
         self._start = start
         self._canonical = canonical
-        self._opener: int | None = None
+        self._controls = controls
 
     def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> TokenMatcher:
         ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
         canonical = self._canonical and not any_spelling
-        opener = None if self._opener in ends.ids else self._opener
-        return TokenMatcher(self._tables, self._limits, self._start.copy(), ends, canonical=canonical, opener=opener)
+        controls = self._controls - ends.ids
+        return TokenMatcher(
+            self._tables, self._limits, self._start.copy(), ends, canonical=canonical, controls=controls
+        )
 
     def behind(self, marker: bytes) -> TokenGrammar:
         """The same behind free text, a marker and an empty line."""
@@ -93,22 +101,10 @@ class TokenGrammar:
         twin._start = Behind(Marker(marker, self._tables), self._start.copy())
         return twin
 
-    def opened_by(self, opener: bytes) -> TokenGrammar:
-        """The same behind free text and a control token, or free text alone.
-
-        Raises ConstraintError where the vocabulary has no such control token.
-        """
-        from radixrt.grammar.opened import Opened, opener_of
-
-        found = opener_of(opener, self._tables)
-        twin = copy(self)
-        twin._start, twin._opener = Opened(found, self._start.copy()), found.token
-        return twin
-
     def first_mask(self) -> None:
         """Fill a mask on the original, so that copies start with what it builds. Raises what `fill` raises."""
         mask = np.zeros((1, words(self._tables.vocab_size)), dtype=np.int32)
-        TokenMatcher(self._tables, self._limits, self._start, self._tables.ends).fill(mask, 0)
+        TokenMatcher(self._tables, self._limits, self._start, self._tables.ends, controls=self._controls).fill(mask, 0)
 
 
 class TokenMatcher:
@@ -122,9 +118,9 @@ class TokenMatcher:
         ends: Ends,
         *,
         canonical: bool = False,
-        opener: int | None = None,
+        controls: frozenset[int] = frozenset(),
     ) -> None:
-        """`opener`: the one control token that the steps may allow."""
+        """`controls`: the control tokens that the steps may allow."""
         self._tables = tables
         self._limits = limits
         self._steps = steps
@@ -134,8 +130,10 @@ class TokenMatcher:
         self._failure: str | None = None
         self._spent_s = 0.0
         self._canonical = canonical
-        self._opener = opener
-        self._may_be = ends.text if opener is None else ends.text | bit(opener, tables.width)
+        self._controls = controls
+        self._may_be = ends.text
+        for token in controls:
+            self._may_be = self._may_be | bit(token, tables.width)
         self._forced: list[int] | None = None
         """What `forced` found in this state, until the state changes."""
 
@@ -191,7 +189,7 @@ class TokenMatcher:
             if required is not None and token != required:
                 raise TokenRefused(f"token {token} spells what is certain here in another way than the tokenizer")
             start = time.thread_time()
-            taken = (self._is_text(token) or token == self._opener) and self._steps.accept(token)
+            taken = self._is_possible(token) and self._steps.accept(token)
             self._clock(start)
             self._check()
             if not taken:
@@ -220,7 +218,7 @@ class TokenMatcher:
             self._steps.copy(),
             self._ends,
             canonical=self._canonical,
-            opener=self._opener,
+            controls=self._controls,
         )
         twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
         return twin
@@ -236,7 +234,7 @@ class TokenMatcher:
         found = self._steps.forced(self._tokens)
         self._clock(start)
         self._check()
-        return list(takewhile(self._is_text, found))
+        return list(takewhile(self._is_possible, found))
 
     def _required(self) -> int | None:
         """The one token that is allowed where the text is certain; None where there is a choice, or any spelling does.
@@ -249,8 +247,9 @@ class TokenMatcher:
         forced = self.forced()
         return forced[0] if forced else None
 
-    def _is_text(self, token: int) -> bool:
-        return 0 <= token < self._tables.vocab_size and bool(self._ends.text[token >> 5] >> (token & 31) & 1)
+    def _is_possible(self, token: int) -> bool:
+        """Whether it is text, or one of the control tokens that may come."""
+        return 0 <= token < self._tables.vocab_size and bool(self._may_be[token >> 5] >> (token & 31) & 1)
 
     def _clock(self, start: float) -> None:
         """Fail when the step since `start`, or all steps together, cost too much: everybody waits for them."""

@@ -11,6 +11,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.messages import Prompt
 from radixrt.params import Constraint
 from radixrt.prompts import as_prompt
+from radixrt.results import ModelInfo
 from radixrt.server.body import decoder, read_body
 from radixrt.server.native_types import (
     Decoded,
@@ -35,8 +36,8 @@ async def generate(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _GENERATE, state.limits.body_bytes)
     check_timeout(body.timeout_s)
-    check_constraint(body.constraint, "constraint")
     engine, prompt = state.engine, as_prompt(body.prompt)
+    check_constraint(body.constraint, engine.info, "constraint")
     if body.stream:
         return await EventStream.open(request, _deltas(engine, prompt, body))
     async with cancelled_when_gone(request.receive):
@@ -62,14 +63,15 @@ async def _deltas(engine: ServingEngine, prompt: Prompt, body: GenerateRequest) 
         await stream.aclose()
 
 
-def check_constraint(constraint: Constraint | None, param: str) -> None:
-    """A control token may only be allowed by the server itself, which knows what the template means by it."""
-    if constraint is not None and constraint.opener:
-        raise InvalidRequest(
-            f"unknown parameter {param}.opener: clients cannot allow a control token; give tools to "
-            "/v1/chat/completions",
-            param=f"{param}.opener", code="unknown_parameter",
-        )  # fmt: skip
+def check_constraint(constraint: Constraint | None, info: ModelInfo, param: str) -> None:
+    """Of all control tokens a client may allow those with which the model writes its calls (programs with tools do)."""
+    for text in constraint.controls if constraint is not None else ():
+        if text not in info.tool_controls:
+            allowed = ", ".join(info.tool_controls) or "none"
+            raise InvalidRequest(
+                f"{param}.controls holds {text[:40]!r}; of this model's control tokens it may hold {allowed}",
+                param=f"{param}.controls",
+            )
 
 
 async def score(request: Request) -> Response:

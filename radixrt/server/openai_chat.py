@@ -74,7 +74,7 @@ class Job:
             yield
         except ConstraintError as error:
             if self.calls is not None:
-                error.param = self.calls.place(error.param, with_text=self.constraint is not None)
+                error.param = self.calls.place(error.param)
             raise
 
 
@@ -159,10 +159,10 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
     if calls is not None:
         if not in_thought and isinstance(prompt, ChatPrompt) and prompt.add_generation_prompt:
             opening = calls.opening
-        constraint = calls.constraint(opening, job.marks if in_thought else None, job.constraint)
-        if calls.opener_is_control:
+        constraint = calls.constraint(opening, job.constraint)
+        if calls.controls:
             sampling = structs.replace(sampling, skip_special_tokens=False)
-    elif constraint is not None and job.marks is not None and in_thought:
+    if constraint is not None and job.marks is not None and in_thought:
         constraint = behind(job.marks, constraint)
     if opening and isinstance(prompt, ChatPrompt):
         prompt = structs.replace(prompt, opening=opening)

@@ -40,5 +40,5 @@ def calls_of(request: ChatRequest, info: ModelInfo) -> Calls | None:
         forced=choice != "auto",
         # A small model that is forced to call rarely finds an end by itself: several only where the client asks.
         many=bool(many) and named is None if choice != "auto" else many is not False,
-        opener_is_control=info.tool_opener_is_control,
+        controls=info.tool_controls,
     )

@@ -35,19 +35,20 @@ async def programs(request: Request) -> Response:
     check_timeout(body.timeout_s)
     if len(body.items) > MAX_ITEMS:
         raise InvalidRequest(f"items may hold at most {MAX_ITEMS} entries", param="items")
+    engine = state.engine_for(body.model)
     for i, item in enumerate(body.items):
         if isinstance(item, Gen):
-            check_constraint(item.constraint, f"items[{i}].constraint")
+            check_constraint(item.constraint, engine.info, f"items[{i}].constraint")
     gens = [item.index for item in body.items if isinstance(item, Gen)]
     selects = [item.index for item in body.items if isinstance(item, Select)]
     if not gens and not selects:
         raise InvalidRequest("a program must hold at least one Gen or Select", param="items")
     if len({*gens, *selects}) < len(gens) + len(selects):
         raise InvalidRequest("each Gen and each Select needs an index of its own", param="items")
-    engine: object = state.engine_for(body.model)
-    if not hasattr(engine, "aprogram"):
+    able: object = engine
+    if not hasattr(able, "aprogram"):
         raise InvalidRequest("this engine runs no programs", code="unsupported")
-    maker: _MakesPrograms = engine
+    maker: _MakesPrograms = able
     if body.stream:
         return await EventStream.open(request, _events(maker, body))
     async with cancelled_when_gone(request.receive), _open(maker, body) as program:

@@ -82,7 +82,7 @@ class ProgramOutput:
         if running.matched:
             ids = at_once(cut_ids(self._local, ids, running.text))
         stands = [*story.ids, *running.ids]
-        story.append_generated(ids, running.text)
+        story.append_generated(ids, running.text, running.gen.calls)
         program.sent = stands
         keep = running.base - (1 if running.rest else 0)
         program.events.append(Kept(index=running.gen.index, keep=keep, ids=_array(story.ids[keep:])))

@@ -24,7 +24,6 @@ from radixrt.errors import Aborted, GenerationFailed, InvalidRequest, Overloaded
 from radixrt.messages import (
     AppendProgram,
     Cancel,
-    ChatMessage,
     Failed,
     Namespace,
     OpenProgram,
@@ -44,6 +43,7 @@ from radixrt.segments import (
     Gen,
     Heal,
     ProgramItem,
+    Said,
     Segment,
     Select,
     Start,
@@ -226,15 +226,14 @@ class ProgramTable:
         program.story = Story(
             ids=self._encoder.checked(start.ids),
             pending=start.pending,
-            turns=[ChatMessage(role=t.role, content=t.content, name=t.name, tool_call_id=t.tool_call_id)
-                   for t in start.turns],
+            turns=[_turn(said).message() for said in start.turns],
             rendered=start.rendered,
             unclosed=start.unclosed,
             prompt_adds_text=start.prompt_adds_text,
             prompted=start.prompted,
             tools=checked_tools(start.tools),
-            turn=None if turn is None else Turn(turn.role, turn.name, turn.tool_call_id, turn.content, turn.opened),
-        )  # fmt: skip
+            turn=None if turn is None else _turn(turn),
+        )
         if not 0 <= start.rendered <= len(start.turns):
             raise InvalidRequest(f"rendered must be between 0 and {len(start.turns)}", param="rendered")
 
@@ -392,6 +391,12 @@ class ProgramTable:
             child = self._by_client.get((program.peer, number))
             if child is not None and child.waits:
                 self._fail(child, Aborted("the program that this one begins from has ended", code="cancelled"))
+
+
+def _turn(said: Said) -> Turn:
+    return Turn(
+        said.role, said.name, said.tool_call_id, said.content, said.opened, tuple(map(dict, said.tool_calls))
+    )  # fmt: skip
 
 
 def _array(ids: Sequence[int]) -> np.ndarray:

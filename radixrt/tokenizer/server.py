@@ -329,7 +329,9 @@ class TokenizerServer:
             "has_chat_template": self._chat.exists,
             "tool_dialect": name,
             # Explained tools are called in plain text, whatever the vocabulary holds.
-            "tool_opener_is_control": bool(name and self._chat.knows_tools and DIALECTS[name].opener in special),
+            "tool_controls": tuple(
+                word for word in (DIALECTS[name].words if name and self._chat.knows_tools else ()) if word in special
+            ),
             # Marks that are control tokens cannot be told from others once they are left out of the text.
             "thinking": (marks.open, marks.close) if marks and marks.close not in special else None,
         }

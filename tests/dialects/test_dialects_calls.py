@@ -1,4 +1,4 @@
-"""Calls in three syntaxes, cut in every way, against what the text was made of."""
+"""Calls in every syntax, cut in every way, against what the text was made of."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ def written(dialect: str, calls: list[tuple[str, str]]) -> str:
         return "\n".join(f"<tool_call>\n{one(*call)}\n</tool_call>" for call in calls)
     if dialect == "mistral":
         return f"[TOOL_CALLS][{', '.join(one(*call) for call in calls)}]"
+    if dialect == "mistral-args":
+        return "".join(f"[TOOL_CALLS]{name}[ARGS]{arguments}" for name, arguments in calls)
     return one(*calls[0], key="parameters")
 
 
@@ -81,7 +83,7 @@ def test_what_was_called_comes_out(
     st.lists(
         st.sampled_from(
             [
-                *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", '{"name": "now"', ', "arguments": ', "x"),
+                *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "now[ARGS]", '{"name": "now"', ', "arguments": ', "x"),
                 *'{}[],"\\\n ',
                 *('{"name": "unknown", "arguments": {}}', '{"name": "now", "arguments": {"a": "}"}}'),
             ]

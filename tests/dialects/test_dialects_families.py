@@ -19,7 +19,8 @@ FUNCTIONS = [Function.of("get_weather", SCHEMA), Function.of("now", None, 1)]
         ("{% if tools %}...<tool_call>\n{...}\n</tool_call>", "hermes"),
         ("{{ tools }}<tool_call>\n<function=f>", None),
         ("{{ tools }}[TOOL_CALLS]", "mistral"),
-        ("{{ tools }}[TOOL_CALLS]f[ARGS]{}", None),
+        ("{{ tools }}[TOOL_CALLS]f[ARGS]{}", "mistral-args"),
+        ("{{ tools }}[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}", None),
         ('<|start_header_id|>{{ tools }}{"name": ..., \'"parameters": \'}', "llama"),
         ("{{ tools }}", None),
     ],
@@ -46,7 +47,8 @@ def test_formats(name: str) -> None:
     assert free["type"] == "triggered_tags" and free["at_least_one"] is False
     assert all(any(tag["begin"].startswith(t) for t in free["triggers"]) for tag in free["tags"])
     forced = dialect.forced(FUNCTIONS, many=False)
-    assert forced["type"] == "tags_with_separator" and forced["stop_after_first"] is True
+    tags = forced["elements"][1] if name == "mistral" else forced
+    assert tags["type"] == "tags_with_separator" and tags["stop_after_first"] is True and tags["at_least_one"] is True
     assert json.loads(formats.source(forced)) == {"type": "structural_tag", "format": forced}
 
 

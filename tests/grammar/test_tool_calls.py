@@ -10,7 +10,7 @@ from test_matcher import mask_of
 
 from radixrt.calls import Calls
 from radixrt.dialects import DIALECTS, Function, Marks, formats
-from radixrt.errors import ConstraintError, InvalidRequest
+from radixrt.errors import ConstraintError
 from radixrt.grammar import Grammar, TokenRefused
 from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
@@ -28,8 +28,8 @@ ONE_TAG = formats.source(formats.triggered(["<f>"], [INTEGER], many=False))
 MARKS = Marks("<think>", "</think>")
 
 
-def calls(dialect: str, *, forced: bool, many: bool = False, control: bool = False) -> Calls:
-    return Calls(DIALECTS[dialect], FUNCTIONS, forced=forced, many=many, opener_is_control=control)
+def calls(dialect: str, *, forced: bool, many: bool = False) -> Calls:
+    return Calls(DIALECTS[dialect], FUNCTIONS, forced=forced, many=many)
 
 
 def compiled(compiler: Backends, constraint: Constraint | None) -> Grammar:
@@ -49,6 +49,7 @@ GOOD = {
     ],
     "llama": ['{"name": "now", "parameters": {}}', '{"name": "book", "parameters": {"room": {"floor": 2}}}'],
     "mistral": ['[TOOL_CALLS][{"name": "now", "arguments": {}}]'],
+    "mistral-args": ["[TOOL_CALLS]now[ARGS]{}", '[TOOL_CALLS]book[ARGS]{"room": {"floor": 2}}'],
 }
 BAD = {
     "hermes": [
@@ -58,6 +59,7 @@ BAD = {
     ],
     "llama": ['{"name": "now", "parameters": {"x": 1}}', '{"name":"now","parameters":[]}'],
     "mistral": ['[TOOL_CALLS][{"name": "rm", "arguments": {}}]', "[TOOL_CALLS] []"],
+    "mistral-args": ["[TOOL_CALLS]rm[ARGS]{}", '[TOOL_CALLS]now[ARGS]{"x": 1}', '[TOOL_CALLS][{"name": "now"}]'],
 }  # fmt: skip
 
 
@@ -87,16 +89,6 @@ def test_an_answer_of_llama_may_be_json_of_another_kind(compiler: Backends, acce
     assert accepts(free, '{"name": "Bob", "age": 3}') and accepts(free, '{"name": "now"}')
 
 
-def test_behind_a_control_token_only_the_array_is_left(compiler: Backends, accepts: Accepts) -> None:
-    asked = calls("mistral", forced=True, control=True, many=True)
-    assert asked.opening == '[TOOL_CALLS][{"name":'
-    grammar = compiled(compiler, asked.constraint(asked.opening))
-    assert accepts(grammar, ' "now", "arguments": {}}]')
-    assert not accepts(grammar, '[TOOL_CALLS][{"name": "now", "arguments": {}}]')
-    with pytest.raises(InvalidRequest, match="behind a thought"):
-        asked.constraint("", MARKS)
-
-
 @pytest.mark.parametrize(
     ("name", "opening", "rest"),
     [
@@ -110,14 +102,14 @@ def test_what_every_call_begins_with_is_the_prompt_s(
 ) -> None:
     asked = calls(name, forced=True)
     assert asked.opening == opening and accepts(compiled(compiler, asked.constraint(opening)), rest)
-    one = Calls(DIALECTS[name], FUNCTIONS[1:], forced=True, many=False, opener_is_control=False)
+    one = Calls(DIALECTS[name], FUNCTIONS[1:], forced=True, many=False)
     begin, arguments = (opening + rest).split(" {}")
     assert one.opening == begin and accepts(compiled(compiler, one.constraint(begin)), f" {{}}{arguments}")
     assert calls("hermes", forced=True, many=True).opening == "" == calls(name, forced=False).opening
 
 
 def test_a_call_behind_a_thought(compiler: Backends, accepts: Accepts) -> None:
-    grammar = compiled(compiler, calls("hermes", forced=True).constraint("", MARKS))
+    grammar = compiled(compiler, behind(MARKS, calls("hermes", forced=True).constraint()))
     call = hermes("now", "{}")
     assert accepts(grammar, f"Hm {{}} < >\n</think>\n\n{call}")
     for text in (call, f"Hm</think>{call}", f"Hm</think>\n\n{call}x", "Hm</think>\n\nNo."):
@@ -175,19 +167,20 @@ def test_json_beside_calls_that_are_free(compiler: Backends, accepts: Accepts) -
     text = Constraint(kind="json_schema", value='{"type":"object","properties":{"n":{"type":"integer"}}}')
     asked = calls("hermes", forced=False)
     for marks, lead in ((None, ""), (MARKS, "Hm.</think>\n\n")):
-        grammar = compiled(compiler, asked.constraint("", marks, text))
+        held = asked.constraint("", text)
+        grammar = compiled(compiler, behind(marks, held) if marks else held)
         assert accepts(grammar, f'{lead}{{"n": 3}}') and accepts(grammar, lead + hermes("now", "{}"))
         for bad in ('{"n": "x"}', "Hello", hermes("nobody", "{}"), '{"n": 3} '):
             assert not accepts(grammar, lead + bad), bad
     bad = Constraint(kind="json_schema", value='{"type":"object","properties":{"n":{"pattern":"(?=x)"}}}')
     with pytest.raises(ConstraintError) as caught:
-        compiled(compiler, asked.constraint("", None, bad))
-    assert asked.place(caught.value.param, with_text=True) == "/properties/n/pattern"
+        compiled(compiler, asked.constraint("", bad))
+    assert asked.place(caught.value.param) == "/properties/n/pattern"
 
 
 def test_a_fault_is_found_in_the_request(compiler: Backends) -> None:
     bad = Function.of("f", {"properties": {"a": {"type": "string", "pattern": "(?=x)"}}}, 7)
-    asked = Calls(DIALECTS["llama"], (FUNCTIONS[0], bad), forced=False, many=False, opener_is_control=False)
+    asked = Calls(DIALECTS["llama"], (FUNCTIONS[0], bad), forced=False, many=False)
     with pytest.raises(ConstraintError) as caught:
         compiled(compiler, asked.constraint())
     assert asked.place(caught.value.param) == "/tools/7/function/parameters/properties/a/pattern"

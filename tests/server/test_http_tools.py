@@ -202,7 +202,7 @@ def test_a_template_whose_calls_nobody_knows(served: Served) -> None:
 
 
 def test_an_opener_that_is_a_control_token_goes_into_the_prompt(served: Served) -> None:
-    knows(served.backend, tool_dialect="mistral", tool_opener_is_control=True)
+    knows(served.backend, tool_dialect="mistral", tool_controls=("[TOOL_CALLS]",))
     served.backend.reply = ' "now", "arguments": {}}]'
     message, reason = both(served, tools=TOOLS, tool_choice="required")
     assert reason == "tool_calls" and message["tool_calls"][0]["function"]["name"] == "now"
@@ -222,44 +222,79 @@ def test_an_opener_that_is_a_control_token_goes_into_the_prompt(served: Served) 
 
 
 def test_free_calls_behind_a_control_token_are_held_to_their_schemas(served: Served) -> None:
-    knows(served.backend, tool_dialect="mistral", tool_opener_is_control=True)
+    knows(served.backend, tool_dialect="mistral", tool_controls=("[TOOL_CALLS]",))
     two = f'{{"name": "get_weather", "arguments": {CITY}}}, {{"name": "now", "arguments": {{}}}}'
     served.backend.reply = f"Moment[TOOL_CALLS][{two}]"
     message, reason = both(served, tools=TOOLS)
     assert reason == "tool_calls" and message["content"] == "Moment"
     assert [c["function"]["arguments"] for c in message["tool_calls"]] == [CITY, "{}"]
     _, sampling, constraint, *_ = served.backend.seen[-1]
-    assert constraint is not None and constraint.opener == "[TOOL_CALLS]" and not sampling.skip_special_tokens
-    before, array, after = form_of(served.backend)["elements"]
-    assert (before["value"], after["value"], array["separator"]) == ("[", "]", ", ")
+    assert constraint is not None and constraint.controls == ("[TOOL_CALLS]",) and not sampling.skip_special_tokens
+    free, behind = form_of(served.backend)["elements"]
+    before, array, after = behind["content"]["elements"]
+    assert free == {"type": "any_text", "excludes": ["[TOOL_CALLS]"]} and behind["type"] == "optional"
+    assert (before["value"], after["value"], array["separator"]) == ("[TOOL_CALLS][", "]", ", ")
     assert array["at_least_one"] and not array["stop_after_first"]
     assert array["tags"][0]["begin"] == '{"name": "get_weather", "arguments": '
     assert array["tags"][0]["content"]["json_schema"]["properties"] == WEATHER["parameters"]["properties"]  # type: ignore[index]
     served.chat(tools=TOOLS, parallel_tool_calls=False)
-    assert form_of(served.backend)["elements"][1]["stop_after_first"] is True
+    assert form_of(served.backend)["elements"][1]["content"]["elements"][1]["stop_after_first"] is True
     served.backend.reply = "Just text, no call."
     message, reason = both(served, tools=TOOLS)
     assert (message["content"], reason) == ("Just text, no call.", "stop") and "tool_calls" not in message
-    refused = served.chat(tools=TOOLS, response_format={"type": "json_object"})
-    assert error_of(refused, 400)["param"] == "response_format"
 
 
-def test_a_body_cannot_allow_a_control_token(served: Served) -> None:
-    tag = {"kind": "structural_tag", "value": "{}", "opener": "[TOOL_CALLS]"}
-    found = served.post("/generate", {"prompt": "a", "constraint": tag})
-    assert error_of(found, 400)["param"] == "constraint.opener"
+def test_json_or_calls_behind_a_control_token(served: Served) -> None:
+    knows(served.backend, tool_dialect="mistral", tool_controls=("[TOOL_CALLS]",))
+    served.backend.reply = '{"n": 3}'
+    body: dict[str, Any] = {"tools": TOOLS, "response_format": {"type": "json_object"}}
+    message, reason = both(served, **body)
+    assert (message["content"], reason) == ('{"n": 3}', "stop") and "tool_calls" not in message
+    constraint = served.backend.seen[-1][2]
+    text, calls = form_of(served.backend)["elements"]
+    assert constraint is not None and constraint.controls == ("[TOOL_CALLS]",)
+    assert text == {"type": "json_schema", "json_schema": {"type": "object"}}
+    assert calls["elements"][0]["value"] == "[TOOL_CALLS]["
+    served.backend.reply = '[TOOL_CALLS][{"name": "now", "arguments": {}}]'
+    message, reason = both(served, **body)
+    assert (message["content"], reason) == (None, "tool_calls")
+
+
+def test_names_and_arguments_with_a_token_between_them(served: Served) -> None:
+    knows(served.backend, tool_dialect="mistral-args", tool_controls=("[TOOL_CALLS]", "[ARGS]"))
+    served.backend.reply = f"Moment[TOOL_CALLS]get_weather[ARGS]{CITY}[TOOL_CALLS]now[ARGS]{{}}"
+    message, reason = both(served, tools=TOOLS)
+    assert reason == "tool_calls" and message["content"] == "Moment"
+    assert [c["function"]["name"] for c in message["tool_calls"]] == ["get_weather", "now"]
+    assert [c["function"]["arguments"] for c in message["tool_calls"]] == [CITY, "{}"]
+    served.backend.reply = "[TOOL_CALLS]now[ARGS]{}"
+    message, reason = both(served, tools=TOOLS, tool_choice="required")
+    assert reason == "tool_calls" and message["content"] is None
+    assert [tag["begin"] for tag in form_of(served.backend)["tags"]] == [
+        "[TOOL_CALLS]get_weather[ARGS]",
+        "[TOOL_CALLS]now[ARGS]",
+    ]
+
+
+def test_a_body_may_allow_the_control_tokens_of_calls_alone(served: Served) -> None:
+    tag = {"kind": "structural_tag", "value": "{}", "controls": ["[TOOL_CALLS]"]}
     items = [{"type": "Text", "text": "a"}, {"type": "Gen", "index": 0, "sampling": {}, "constraint": tag}]
+    knows(served.backend, tool_dialect="mistral", tool_controls=("[ARGS]",))
+    found = served.post("/generate", {"prompt": "a", "constraint": tag})
+    assert error_of(found, 400)["param"] == "constraint.controls"
     found = served.post("/v1/programs", {"items": items})
-    assert error_of(found, 400)["param"] == "items[1].constraint.opener"
-    assert error_of(served.chat(structured_outputs={"opener": "[TOOL_CALLS]"}), 400)["code"] == "unknown_parameter"
+    assert error_of(found, 400)["param"] == "items[1].constraint.controls"
+    assert error_of(served.chat(structured_outputs={"controls": []}), 400)["code"] == "unknown_parameter"
     assert served.backend.seen == []
     for name in ("structural_tag", "response_format"):
         # Inside a tag it is one more word of the tag, which the grammar room does not know.
-        served.chat(**{name: {"type": "structural_tag", "opener": "[TOOL_CALLS]"}})
+        served.chat(**{name: {"type": "structural_tag", "controls": ["[TOOL_CALLS]"]}})
         constraint = served.backend.seen[-1][2]
-        assert constraint is not None and constraint.opener == "" and "opener" in constraint.value
+        assert constraint is not None and constraint.controls == () and "controls" in constraint.value
         with pytest.raises(ConstraintError):
             read_structural_tag(constraint.value, Limits())
+    knows(served.backend, tool_controls=("[TOOL_CALLS]",))
+    assert served.post("/generate", {"prompt": "a", "constraint": tag}).status_code == 200
     # Every body in which a whole Constraint can stand is one of the two above.
     holding = {route.body for route in ROUTES if route.body is not None and _reaches(route.body, Constraint)}
     assert holding == {GenerateRequest, ProgramRequest}
@@ -282,9 +317,9 @@ def test_thoughts_are_told_apart(served: Served) -> None:
     assert (message["reasoning_content"], message["content"], reason) == ("Hm, …", None, "tool_calls")
     assert isinstance(served.backend.seen[-1][0], TokensPrompt)
     both(served, **body, add_generation_prompt=False, tool_choice="required")
-    form = form_of(served.backend)
-    assert form["triggers"] == ["</think>"] and form["at_least_one"] and form["stop_after_first"]
-    assert form["tags"][0]["begin"].startswith('</think>\n\n<tool_call>\n{"name": "get_weather"')
+    form, held = form_of(served.backend), served.backend.seen[-1][2]
+    assert held is not None and held.behind == "</think>" and form["at_least_one"] and form["stop_after_first"]
+    assert form["tags"][0]["begin"].startswith('<tool_call>\n{"name": "get_weather"')
 
 
 @pytest.mark.parametrize(
@@ -316,10 +351,11 @@ def test_a_response_format_beside_free_calls(served: Served) -> None:
     message, reason = both(served, tools=TOOLS, response_format=form)
     assert (message["content"], reason) == ('{"n": 3}', "stop") and "tool_calls" not in message
     found = form_of(served.backend)
-    assert found["tags"][-1] == {
-        "type": "tag", "begin": "", "content": {"type": "json_schema", "json_schema": schema}, "end": "",
-    }  # fmt: skip
-    assert len(found["tags"]) == 3 and found["stop_after_first"]
+    text, calls = found["elements"]
+    assert found["type"] == "or" and text == {"type": "json_schema", "json_schema": schema}
+    assert len(calls["tags"]) == 2 and not calls["stop_after_first"]
+    served.chat(tools=TOOLS, response_format=form, parallel_tool_calls=False)
+    assert form_of(served.backend)["elements"][1]["stop_after_first"]
     served.backend.reply = ' "now", "arguments": {}}\n</tool_call>'
     message, reason = both(served, tools=TOOLS, response_format=form, tool_choice="required")
     assert reason == "tool_calls" and message["tool_calls"][0]["function"]["name"] == "now"

@@ -57,7 +57,7 @@ def backends(mistral: Vocabulary, size: int) -> Backends:
 
 
 def calls(many: bool) -> Constraint:
-    return Calls(DIALECTS["mistral"], FUNCTIONS, forced=False, many=many, opener_is_control=True).constraint()
+    return Calls(DIALECTS["mistral"], FUNCTIONS, forced=False, many=many, controls=(OPENER,)).constraint()
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_what_was_generated_is_read_back(backends: Backends, several: Grammar, o
 
 def test_the_service_tries_the_inner_grammar_out(mistral: Vocabulary, size: int) -> None:
     bad = Function.of("f", {"properties": {"a": {"type": "string", "pattern": "(?=x)"}}}, 7)
-    asked = Calls(DIALECTS["mistral"], (FUNCTIONS[0], bad), forced=False, many=True, opener_is_control=True)
+    asked = Calls(DIALECTS["mistral"], (FUNCTIONS[0], bad), forced=False, many=True, controls=(OPENER,))
     service = CompileService(mistral, size)
     try:
         results = {}
@@ -250,30 +250,27 @@ def test_the_service_tries_the_inner_grammar_out(mistral: Vocabulary, size: int)
     assert good is not None and not isinstance(good, ConstraintError) and good.matcher().may_stop
 
 
-def test_another_back_end_may_enforce_the_calls(backends: Backends, opener: int, size: int) -> None:
-    grammar = backends.compile(structs.replace(calls(many=True), backend="xgrammar"))
-    assert grammar.backend == "xgrammar"
-    assert takes(grammar, [opener, *spelt(backends, f"[{NOW}, {TWO}]")]) and takes(grammar, spelt(backends, "Hi"))
-    assert not takes(grammar, [opener, *spelt(backends, f"[{NOW.replace('{}', '[]')}]")])
-    matcher = grammar.matcher()
-    for token in [*spelt(backends, "Hi"), opener, *spelt(backends, "[")]:
-        assert taken_by(matcher, size) == mask_of(matcher, size)
-        assert (opener in mask_of(matcher, size)) is matcher.may_stop
-        matcher.accept(token)
-    matcher.rollback(2)
-    assert matcher.may_stop and opener in mask_of(matcher, size)
-
-
-def test_what_cannot_open_a_constraint(backends: Backends, compiler: Backends) -> None:
+def test_what_cannot_be_a_control_token(backends: Backends, compiler: Backends) -> None:
+    tag = calls(many=True).value
     for other in ("<|end|>", "no token", "{"):
         with pytest.raises(ConstraintError, match="no control token") as caught:
-            backends.compile(Constraint(kind="structural_tag", value=calls(many=True).value, spaced=True, opener=other))
-        assert caught.value.param == "opener"
+            backends.compile(Constraint(kind="structural_tag", value=tag, spaced=True, controls=(other,)))
+        assert caught.value.param == "controls"
     with pytest.raises(ConstraintError, match="no control token"):
         compiler.compile(calls(many=True))
-    for fields in ({"kind": "regex", "value": "a"}, {"kind": "structural_tag", "value": "{}", "behind": "x"}):
-        with pytest.raises(InvalidRequest, match="opener"):
-            Constraint(opener=OPENER, **fields)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(InvalidRequest, match="controls"):
+        Constraint(kind="regex", value="a", controls=(OPENER,))
+    with pytest.raises(ConstraintError, match="writes no control tokens") as refused:
+        backends.compile(structs.replace(calls(many=True), backend="xgrammar"))
+    assert refused.value.param == "backend"
+    # A tag whose words are no control tokens behind free text is another back end's; a trigger is none.
+    plain = formats.source(
+        formats.behind_text("x", formats.separated([formats.tag("<", {"type": "integer"}, ">")], "", many=False))
+    )
+    assert backends.compile(Constraint(kind="structural_tag", value=plain)).backend == "xgrammar"
+    triggered = formats.source(formats.triggered([OPENER], [formats.tag(OPENER, {"type": "integer"}, ">")], many=True))
+    with pytest.raises(ConstraintError, match="trigger"):
+        backends.compile(Constraint(kind="structural_tag", value=triggered, controls=(OPENER,)))
 
 
 def test_a_list_between_two_texts_is_for_anybody(backends: Backends) -> None:
