@@ -179,6 +179,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """JSON Schema only: enforce what can be; the answer lists the keywords that were left out."""
     behind: str = ""
     """The constraint begins behind this marker, which ends a thought, and an empty line; the text before is free."""
+    think: str = ""
+    """With `behind`: the text begins with this mark, which opens a thought, or at once with what the constraint says;
+    without it a thought is open already."""
     controls: tuple[str, ...] = ()
     """Structural tags only: control tokens of the vocabulary. Where the tag's own words (begin, end, separator,
     const_string) hold one of these texts, they mean the token; free text never spells one. Bodies of HTTP requests may
@@ -203,6 +206,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "spaced", "is for structural_tag, without whitespace of its own", self.spaced,
         )  # fmt: skip
         _check(len(self.behind) <= MAX_STOP_CHARS, "behind", f"must have at most {MAX_STOP_CHARS} characters")
+        _check(
+            not self.think or (bool(self.behind) and len(self.think) <= MAX_STOP_CHARS),
+            "think", f"needs `behind`, and has at most {MAX_STOP_CHARS} characters",
+        )  # fmt: skip
         _check(
             not self.controls
             or (

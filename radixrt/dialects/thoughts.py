@@ -18,6 +18,10 @@ class Marks(msgspec.Struct, frozen=True):
         begin = prompt.rfind(self.open)
         return begin >= 0 and not prompt[begin + len(self.open) :].strip()
 
+    def closed(self, prompt: str) -> bool:
+        """Whether a rendered prompt ends behind a thought, so that no other one follows."""
+        return prompt.rstrip().endswith(self.close)
+
 
 _KNOWN = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"), Marks("<thinking>", "</thinking>"))
 
@@ -66,7 +70,7 @@ class ThoughtParser:
         return []
 
     def _start(self) -> None:
-        seen = self._held.lstrip()
+        seen = self._held.lstrip(" \t\r\n")  # as `radixrt.grammar.first_thought` has it
         if seen.startswith(self._marks.open):
             self._held = seen[len(self._marks.open) :]
             self._state = "thinking"

@@ -146,7 +146,9 @@ class Backends:
 
 
 def _placed(constraint: Constraint, grammar: TokenGrammar) -> TokenGrammar:
-    return grammar.behind(constraint.behind.encode()) if constraint.behind else grammar
+    if not constraint.behind:
+        return grammar
+    return grammar.behind(constraint.behind.encode(), constraint.think.encode())
 
 
 TAKES: dict[str, tuple[str, ...]] = {

@@ -93,12 +93,16 @@ class TokenGrammar:
             self._tables, self._limits, self._start.copy(), ends, canonical=canonical, controls=controls
         )
 
-    def behind(self, marker: bytes) -> TokenGrammar:
-        """The same behind free text, a marker and an empty line."""
+    def behind(self, marker: bytes, opened_by: bytes = b"") -> TokenGrammar:
+        """The same behind free text, a marker and an empty line. With `opened_by` all that stands behind this mark, and
+        the text may do without it."""
         from radixrt.grammar.behind import Behind, Marker
+        from radixrt.grammar.first_thought import FirstThought, opening_mark
 
         twin = copy(self)
-        twin._start = Behind(Marker(marker, self._tables), self._start.copy())
+        twin._start = thought = Behind(Marker(marker, self._tables), self._start.copy())
+        if opened_by:
+            twin._start = FirstThought(opening_mark(opened_by, self._tables), thought, self._start.copy())
         return twin
 
     def first_mask(self) -> None:

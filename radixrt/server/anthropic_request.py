@@ -49,6 +49,8 @@ def chat_request(body: CountTokensRequest) -> ChatRequest:
         tool_choice=choice,
         parallel_tool_calls=parallel,
     )
+    if body.thinking is not None:
+        chat.chat_template_kwargs = {"enable_thinking": False}
     # The protocol lets the last message be the beginning of the answer.
     if body.messages[-1].role == "assistant" and not messages[-1].tool_calls:
         chat.continue_final_message = True

@@ -25,7 +25,7 @@ def chat_request(body: ChatRequest, info: ModelInfo) -> OpenAiChat:
     """Raises InvalidRequest for what has no counterpart."""
     chat = _request([_message(message, i) for i, message in enumerate(body.messages)], body.options, body.format, info)
     chat.tools = body.tools or None
-    return chat
+    return _thinking(chat, body.think, info)
 
 
 def generate_request(body: GenerateRequest, info: ModelInfo) -> OpenAiChat:
@@ -36,7 +36,8 @@ def generate_request(body: GenerateRequest, info: ModelInfo) -> OpenAiChat:
     if body.raw and body.system:
         raise InvalidRequest("a raw prompt has no system turn", param="system")
     system = [OpenAiMessage(role="system", content=body.system)] if body.system else []
-    return _request([*system, OpenAiMessage(role="user", content=body.prompt)], body.options, body.format, info)
+    chat = _request([*system, OpenAiMessage(role="user", content=body.prompt)], body.options, body.format, info)
+    return _thinking(chat, body.think, info)
 
 
 def _request(
@@ -63,6 +64,15 @@ def _request(
         frequency_penalty=options.frequency_penalty,
         response_format=_format(form),
     )
+
+
+def _thinking(chat: OpenAiChat, think: bool | str | None, info: ModelInfo) -> OpenAiChat:
+    if think and info.thinking is None:
+        raise InvalidRequest("this model shows no thoughts: leave think out", param="think")
+    if think is not None and info.thinking is not None:
+        effort = {"reasoning_effort": think} if isinstance(think, str) else {}
+        chat.chat_template_kwargs = {"enable_thinking": bool(think), **effort}
+    return chat
 
 
 def _format(form: OptionalRaw) -> ResponseFormat | None:

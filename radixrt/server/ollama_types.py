@@ -47,7 +47,7 @@ class GenerateRequest(_In, kw_only=True):
     """"json", or a JSON schema."""
     options: Options | None = None
     stream: bool | None = None
-    think: Literal[False] | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     keep_alive: KeepAlive = None
     suffix: str | None = None
     template: str | None = None
@@ -86,7 +86,7 @@ class ChatRequest(_In, kw_only=True):
     format: OptionalRaw = UNSET
     options: Options | None = None
     stream: bool | None = None
-    think: Literal[False] | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     keep_alive: KeepAlive = None
 
 

@@ -36,7 +36,7 @@ from radixrt.server.openai_shapes import (
     json_response,
     usage_body,
 )
-from radixrt.server.openai_thinking import behind
+from radixrt.server.openai_thinking import Wanted, behind, behind_own, template_kwargs, wanted
 from radixrt.server.openai_tools import calls_of, shown_tools
 from radixrt.server.openai_types import ChatRequest
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
@@ -58,6 +58,7 @@ class Job:
     constraint: Constraint | None
     calls: Calls | None
     marks: Marks | None
+    thought: Wanted
     cache_salt: str | None
     priority: int
     with_ids: bool
@@ -129,11 +130,12 @@ def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
         id=f"chatcmpl-{state.new_id()}",
         created=int(state.now()),
         model=state.served_name or "",
-        prompt=chat_prompt(body, shown_tools(body)),
+        prompt=chat_prompt(body, shown_tools(body), template_kwargs(body, info)),
         sampling=chat_sampling(body),
         constraint=constraint,
         calls=calls,
         marks=Marks(*info.thinking) if info.thinking else None,
+        thought=wanted(body),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
         with_ids=bool(body.return_token_ids),
@@ -152,18 +154,29 @@ def _beside_calls(constraint: Constraint) -> bool:
 async def settled(engine: ServingEngine, job: Job) -> Job:
     """The job with what only the rendered prompt tells: whether it ends inside a thought, and its ids where the client
     wants to see them. What was tokenized is sent as those ids."""
-    calls, prompt, sampling = job.calls, job.prompt, job.sampling
-    made = await engine.atokenize(prompt) if job.marks or job.with_ids else None
-    in_thought = bool(job.marks and made and job.marks.left_open(made.text))
+    calls, prompt, sampling, marks = job.calls, job.prompt, job.sampling, job.marks
+    made = await engine.atokenize(prompt) if marks or job.with_ids else None
+    asks = isinstance(prompt, ChatPrompt) and prompt.add_generation_prompt
+    in_thought = bool(marks and made and marks.left_open(made.text))
+    own_thought = bool(
+        marks and made and asks and not (in_thought or marks.closed(made.text)) and job.thought == "free"
+    )
+    if in_thought and job.thought == "never":
+        raise InvalidRequest(
+            "this model's chat template begins a thought whatever it is told", param="reasoning_effort"
+        )
     constraint, opening = job.constraint, ""
     if calls is not None:
-        if not in_thought and isinstance(prompt, ChatPrompt) and prompt.add_generation_prompt:
+        if asks and not (in_thought or own_thought):
             opening = calls.opening
         constraint = calls.constraint(opening, job.constraint)
         if calls.controls:
             sampling = structs.replace(sampling, skip_special_tokens=False)
-    if constraint is not None and job.marks is not None and in_thought:
-        constraint = behind(job.marks, constraint)
+    if constraint is not None and marks is not None:
+        if in_thought:
+            constraint = behind(marks, constraint)
+        elif own_thought:
+            constraint = behind_own(marks, constraint)
     if opening and isinstance(prompt, ChatPrompt):
         prompt = structs.replace(prompt, opening=opening)
         made = await engine.atokenize(prompt) if job.with_ids else None

@@ -12,16 +12,18 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 """Roles that are accepted, and the role that the template sees."""
 
 
-def chat_prompt(request: ChatRequest, tools: list[Tool] | None = None) -> ChatPrompt:
-    """The prompt of a chat request that shows `tools`. InvalidRequest names the message and the field at fault."""
+def chat_prompt(
+    request: ChatRequest, tools: list[Tool] | None = None, kwargs: dict[str, Any] | None = None
+) -> ChatPrompt:
+    """The prompt of a chat request that shows `tools`; `kwargs`: what the template is told beside, in place of the
+    request's own. InvalidRequest names the message and the field at fault."""
     if not request.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
-    kwargs = request.chat_template_kwargs or {}
     return prompt_of(
         request.messages,
         request.add_generation_prompt,
         request.continue_final_message,
-        template_kwargs=kwargs,
+        template_kwargs=(request.chat_template_kwargs or {}) if kwargs is None else kwargs,
         tools=tools,
     )
 

@@ -208,4 +208,4 @@ class ChatRequest(CommonRequest, kw_only=True):
 
     # Harmless or trivially true.
     modalities: list[Literal["text"]] | None = None
-    reasoning_effort: Literal["none"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None

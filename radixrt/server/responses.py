@@ -18,6 +18,7 @@ from radixrt.server.body import decoder, read_body
 from radixrt.server.one_answer import Begin, End, answer_events, whole_answer
 from radixrt.server.openai_chat import Job, plan
 from radixrt.server.openai_shapes import AssistantMessage, details, encode, json_response
+from radixrt.server.openai_thinking import naming_effort
 from radixrt.server.openai_types import InMessage
 from radixrt.server.responses_items import ItemWriter, items_of, turn_of
 from radixrt.server.responses_request import chat_request, turns_of
@@ -61,9 +62,10 @@ async def create(request: Request) -> HttpResponse:
     if body.previous_response_id is not None:
         namespace = callers.current().namespace
         turns = state.responses.get(body.previous_response_id, namespace, "previous_response_id").turns + turns
-    job = replace(plan(chat_request(body, turns), state, engine.info), id=f"resp_{state.new_id()}")
+    with naming_effort("reasoning.effort"):
+        job = replace(plan(chat_request(body, turns), state, engine.info), id=f"resp_{state.new_id()}")
     exchange = Exchange(body, turns, job, state)
-    with job.placing():
+    with job.placing(), naming_effort("reasoning.effort"):
         if body.stream:
             numbers = count()
             stream = await _Events.open(request, _stream(engine, exchange, numbers))

@@ -49,6 +49,7 @@ def chat_request(body: ResponsesRequest, turns: Sequence[InMessage]) -> ChatRequ
             for tool in body.tools or ()
         ] or None,
         parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
         priority=body.priority,
         cache_salt=body.cache_salt,
     )  # fmt: skip

@@ -71,7 +71,7 @@ class TextConfig(_In, kw_only=True):
 
 
 class Reasoning(_In, kw_only=True):
-    effort: Literal["none"] | None = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: None = None
 
 

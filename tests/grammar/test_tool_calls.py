@@ -14,7 +14,7 @@ from radixrt.errors import ConstraintError
 from radixrt.grammar import Grammar, TokenRefused
 from radixrt.grammar.backends import Backends
 from radixrt.params import Constraint
-from radixrt.server.openai_thinking import behind
+from radixrt.server.openai_thinking import behind, behind_own
 
 Accepts = Callable[[Grammar, str], bool]
 BOOK = {
@@ -160,6 +160,72 @@ def test_masks_behind_a_thought_are_those_of_brute_force(compiler: Backends, voc
             if rng.random() < 0.02:
                 assert mask_of(twin, vocab_size) == allowed
         assert taken == allowed and allowed and not matcher.may_stop
+
+
+@pytest.mark.parametrize("any_spelling", [False, True])
+def test_masks_of_a_thought_that_may_come_are_those_of_brute_force(
+    compiler: Backends, vocab_size: int, any_spelling: bool
+) -> None:
+    spelt = {text: token for token, text in enumerate(compiler.tables.bytes)}
+    answers = (
+        (Constraint(kind="choice", choices=("<tea>", "<", "<think", "no")), "<tea>"),
+        (calls("hermes", forced=False, many=True).constraint(), " <tool_call"),
+    )
+    for constraint, answer in answers:
+        grammar = compiler.compile(behind_own(MARKS, constraint))
+        for text in (
+            "",
+            "<",
+            "<th",
+            "<think",
+            "<think>",
+            "<think>x</think>",
+            "<think></think>\n\n",
+            answer,
+            " <think>",
+        ):
+            matcher = grammar.matcher(any_spelling=any_spelling)
+            if text == " <think>" and constraint.kind == "choice":
+                continue
+            for byte in text.encode():
+                matcher.accept(spelt[bytes([byte])])
+            masks = [mask_of(matcher, vocab_size)]
+            taken, twin = set(), matcher.fork()
+            for token in range(vocab_size):
+                try:
+                    twin.accept(token)
+                except TokenRefused:
+                    continue
+                taken.add(token)
+                twin.rollback(1)
+            assert taken == masks[0] == mask_of(twin, vocab_size), text
+            for back in range(len(text.encode()), 0, -1):
+                twin.rollback(1)
+                other = grammar.matcher(any_spelling=any_spelling)
+                for byte in text.encode()[: back - 1]:
+                    other.accept(spelt[bytes([byte])])
+                assert mask_of(twin, vocab_size) == mask_of(other, vocab_size)
+                assert twin.may_stop is other.may_stop and twin.must_stop is other.must_stop
+
+
+def test_a_thought_that_may_come(compiler: Backends, accepts: Accepts) -> None:
+    choice = compiler.compile(behind_own(MARKS, Constraint(kind="choice", choices=("<tea>", "<", "<think"))))
+    for text in ("<tea>", "<", "<think", "<think></think>\n\n<", "<think>\n<tea></think>\n\n<tea>"):
+        assert accepts(choice, text), text
+    for text in ("<think>", "<think>x</think>", "<think>x</think>\n\n", "<think>x</think>\n\nno", " <think>", "<tea> "):
+        assert not accepts(choice, text), text
+    free = compiler.compile(behind_own(MARKS, calls("hermes", forced=False, many=True).constraint()))
+    call = hermes("now", "{}")
+    for text in (
+        "Hi",
+        call,
+        f"<think>{hermes('rm', 'x')}</think>\n\n{call} b",
+        "\n<think>a</think>\n\nHi",
+        "a <think>",
+    ):
+        assert accepts(free, text), text
+    for text in ("\n <think>a", f"<think>a</think>\n\n{hermes('rm', '{}')}", hermes("rm", "{}")):
+        assert not accepts(free, text), text
 
 
 def test_json_beside_calls_that_are_free(compiler: Backends, accepts: Accepts) -> None:

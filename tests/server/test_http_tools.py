@@ -339,8 +339,11 @@ def test_a_constraint_begins_behind_the_thought(served: Served, asked: dict[str,
     constraint = served.backend.seen[-1][2]
     assert constraint is not None and constraint.kind == kind and constraint.behind == "</think>"
     served.chat(**asked)
+    own = served.backend.seen[-1][2]
+    assert own == msgspec.structs.replace(constraint, think="<think>"), "the model may open a thought itself"
+    served.chat(**asked, chat_template_kwargs={"enable_thinking": False})
     plain = served.backend.seen[-1][2]
-    assert plain == msgspec.structs.replace(constraint, behind=""), "this prompt leaves no thought open"
+    assert plain == msgspec.structs.replace(constraint, behind=""), "no thought is wanted"
 
 
 def test_a_response_format_beside_free_calls(served: Served) -> None:

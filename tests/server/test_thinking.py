@@ -1,4 +1,4 @@
-"""A made-up thinking model: where its prompt opens a thought the constraint waits for the end of it."""
+"""A made-up thinking model: where its prompt, or the model itself, opens a thought the constraint waits for its end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from radixrt.server.app import create_app
 
 THINKING = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n"
-    "{% if enable_thinking is defined and not enable_thinking %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if not itself %}<think>\n"
+    "{% if enable_thinking is defined and not enable_thinking and not always %}{{ '\n</think>\n\n' }}{% endif %}"
+    "{% endif %}{% endif %}"
 )
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"]}
 
@@ -73,3 +74,63 @@ def test_the_answer_of_the_history_has_no_thought(http: httpx.Client) -> None:
     ids = http.post("/tokenize", json={"messages": messages}).json()["tokens"]
     text = http.post("/detokenize", json={"tokens": ids}).json()["prompt"]
     assert "Hm." not in text and text.endswith("<think>\n")
+
+
+ITSELF = {"chat_template_kwargs": {"itself": True}}
+"""The prompt leaves it to the model to open a thought."""
+
+
+def text_of(http: httpx.Client, text: str) -> list[int]:
+    """The tokens of a text, as the tokenizer writes it."""
+    tokens: list[int] = http.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    return tokens
+
+
+def test_a_model_that_opens_a_thought_itself(http: httpx.Client) -> None:
+    # Tokens that spell the marks are so likely that the model writes them wherever they may stand.
+    likely = {str(token): 60 for token in {*text_of(http, "<think>"), *text_of(http, "</think>\n\n")}}
+    tool = {"type": "function", "function": {"name": "set", "parameters": SCHEMA}}
+    closed = {**SCHEMA, "additionalProperties": False}
+    asked: tuple[dict[str, Any], ...] = ({"json_schema": closed}, {"tools": [tool], "tool_choice": "required"})
+    for more in asked:
+        choice = ask(http, **ITSELF, **more, logit_bias={"198": -100, **likely}, max_tokens=30)
+        message = choice["message"]
+        assert message["reasoning_content"] and choice["finish_reason"] == "length", "the thought is free, and cut"
+        assert not message["content"] and "tool_calls" not in message
+        # Where it begins with something else it answers at once, and where no thought is wanted.
+        if "json_schema" in more:
+            choice = ask(http, **ITSELF, **more, logit_bias={"198": -100, **dict.fromkeys(likely, -100)})
+            assert "reasoning_content" not in choice["message"] and choice["finish_reason"] == "stop"
+        off = {"chat_template_kwargs": {"itself": True, "enable_thinking": False}}
+        choice = ask(http, **off, **more, logit_bias={"198": -100, **likely}, max_tokens=60)
+        assert "reasoning_content" not in choice["message"] and choice["finish_reason"] in ("stop", "tool_calls")
+
+
+def test_effort(http: httpx.Client) -> None:
+    closed = {**SCHEMA, "additionalProperties": False}
+    assert ask(http, json_schema=closed, reasoning_effort="none")["finish_reason"] == "stop"
+    assert ask(http, json_schema=closed, reasoning_effort="low")["message"]["reasoning_content"]
+    body = {"messages": [{"role": "user", "content": "?"}], "reasoning_effort": "none", "max_tokens": 4}
+    always = http.post("/v1/chat/completions", json={**body, "chat_template_kwargs": {"always": True}})
+    assert always.status_code == 400 and always.json()["error"]["param"] == "reasoning_effort"
+
+
+def test_the_other_protocols_ask_and_tell(http: httpx.Client) -> None:
+    asked = {"model": http.get("/v1/models").json()["data"][0]["id"], "messages": [{"role": "user", "content": "?"}]}
+    options = {"num_predict": 8, "temperature": 50, "top_k": 0, "top_p": 1, "seed": 1}
+    for think, thought in ((True, True), ("low", True), (False, False)):
+        body = {**asked, "stream": False, "think": think, "options": options, "format": SCHEMA}
+        answer = http.post("/api/chat", json=body).json()
+        assert bool(answer["message"].get("thinking")) is thought and answer["done_reason"] == "length"
+        assert answer["message"]["content"] == "" or not thought
+    body = {**asked, "max_tokens": 8, "temperature": 50}
+    kinds = [block["type"] for block in http.post("/v1/messages", json=body).json()["content"]]
+    assert kinds == ["thinking"]
+    kinds = [
+        b["type"] for b in http.post("/v1/messages", json={**body, "thinking": {"type": "disabled"}}).json()["content"]
+    ]
+    assert kinds == ["text"]
+    for effort, kind in (("high", "reasoning"), ("none", "message")):
+        body = {"input": "?", "max_output_tokens": 8, "temperature": 50, "seed": 1, "reasoning": {"effort": effort}}
+        answer = http.post("/v1/responses", json=body).json()
+        assert [item["type"] for item in answer["output"]] == [kind] and answer["status"] == "incomplete"
