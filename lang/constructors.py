@@ -10,8 +10,8 @@ import msgspec
 import regex as regexes
 
 from radixrt.errors import InvalidRequest
+from radixrt.healing import healable
 from radixrt.lang.expressions import ExprLike, Gen, Role, RoleBlock, Select, as_expr
-from radixrt.lang.healing import healable
 from radixrt.lang.spans import here
 from radixrt.lang.tools import toolbox
 from radixrt.lang.typed import codec_for
@@ -123,7 +123,7 @@ def gen(
     made = Gen(_name(name), sampling, constraint, codec, heal, _appends(name, append), here(), box)
     if heal is not None and not isinstance(heal, bool):
         raise InvalidRequest(f"heal must be True, False or None, but is {heal!r}", param="heal")
-    if heal and not healable(made):
+    if heal and not healable(made.sampling, made.constraint):
         raise InvalidRequest(
             "heal=True cannot go with a constraint, n > 1, ignore_eos, stop_regex, frequency or presence penalties or "
             "max_tokens=0",

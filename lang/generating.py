@@ -11,9 +11,10 @@ from radixrt.backend import Backend
 from radixrt.called import CallText
 from radixrt.collect import Collector
 from radixrt.errors import Aborted, InvalidRequest
+from radixrt.healing import healable
 from radixrt.lang.context import cut_ids
 from radixrt.lang.expressions import Gen
-from radixrt.lang.healing import Join, heal_join, healable
+from radixrt.lang.healing import Join, heal_join
 from radixrt.lang.pieces import Event
 from radixrt.lang.variables import GenMeta, Value, Variable
 from radixrt.messages import TokensPrompt
@@ -40,7 +41,7 @@ async def generate(branch: Branch, gen: Gen, variable: Variable) -> None:
         context.emit(text, event)
 
     join = None
-    if text is not None and gen.heal is not False and healable(gen):
+    if text is not None and gen.heal is not False and healable(gen.sampling, gen.constraint):
         join = await heal_join(backend, context.ids, text, gen, options)
     begun = join is not None and bool(join.rest)
     sampling = gen.sampling

@@ -7,12 +7,8 @@ one, it takes the place of the text's token, and what it holds beyond the text i
 text itself never changes.
 
 It costs one request for one token, and is exact: the token is drawn from the model's distribution under the gen's own
-sampling parameters, restricted to those tokens. It is not done (`heal_join` says so by None, or by the token as it was)
-- where no free text stands before the gen: template text and its special tokens, generated and selected text are never
-  taken back;
-- with a constraint, with n > 1, ignore_eos, frequency or presence penalties, and with max_tokens=0;
-- where the text is a single token with nothing before it, or its last token does not hold whole characters;
-- where the longer token would end inside a character, be one of stop_token_ids, or reach into a stop string.
+sampling parameters, restricted to those tokens. `radixrt.healing` says where it is not done (here by None, or by the
+token as it was).
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from typing import Any
 import msgspec
 
 from radixrt.backend import Backend, Tokens
+from radixrt.healing import decoded, reaches
 from radixrt.lang.expressions import Gen
 from radixrt.messages import TokensPrompt
 from radixrt.params import Constraint, SamplingParams
@@ -44,25 +41,12 @@ class Join:
     usage: Usage
 
 
-def healable(gen: Gen) -> bool:
-    """Whether the parameters of a gen leave the join of text and generated text exact."""
-    sampling = gen.sampling
-    return (
-        gen.constraint is None
-        and sampling.n == 1
-        and not sampling.ignore_eos
-        and not sampling.stop_regex
-        and sampling.frequency_penalty == sampling.presence_penalty == 0
-        and sampling.max_tokens != 0
-    )
-
-
 async def heal_join(
     backend: Backend, ids: Sequence[int], text: Tokens, gen: Gen, options: Mapping[str, Any]
 ) -> Join | None:
     """The token with which the model goes on from the last one of `text`, which `ids` end with; None: not healed."""
     piece = text.pieces[-1]
-    if len(ids) < 2 or not piece or (end := _decoded(piece)) is None:
+    if len(ids) < 2 or not piece or (end := decoded(piece)) is None:
         return None
     prompt = TokensPrompt(ids=token_array(ids[:-1]))
     constraint = Constraint(kind="regex", value=f"{_escaped(end)}(.|\\n)*")
@@ -78,8 +62,8 @@ async def heal_join(
             return Join(token, "", None, usage)
         written = (await backend.atokenize(TokensPrompt(ids=token_array([token])))).pieces[0]
         if written.startswith(piece):
-            rest = _decoded(written[len(piece) :])
-            if rest is None or token in gen.sampling.stop_token_ids or _reaches(rest, gen.sampling.stop):
+            rest = decoded(written[len(piece) :])
+            if rest is None or token in gen.sampling.stop_token_ids or reaches(rest, gen.sampling.stop):
                 break
             return Join(token, rest, probe.choices[0].logprobs, usage)
         forbidden[token] = -100.0
@@ -97,20 +81,5 @@ def _one_token(sampling: SamplingParams, forbidden: Mapping[int, float]) -> Samp
     )
 
 
-def _reaches(text: str, stops: Sequence[str]) -> bool:
-    """Whether a stop string stands in the text, or may begin in it."""
-    return any(
-        stop in text or any(stop.startswith(text[i:]) for i in range(max(0, len(text) - len(stop)), len(text)))
-        for stop in stops
-    )
-
-
 def _escaped(text: str) -> str:
     return "".join(f"\\{c}" if c in r"\.^$*+?{}[]|()/-&~#" else c for c in text)
-
-
-def _decoded(piece: bytes) -> str | None:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return None

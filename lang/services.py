@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from radixrt.errors import (
     Aborted,
-    EngineDead,
     InvalidRequest,
     NotFound,
     Overloaded,
     RadixrtError,
     Unauthorized,
 )
+from radixrt.http_failures import http_failures
 from radixrt.lang.capabilities import PLAIN, chosen
 from radixrt.results import Choice, FinishReason, Generation, TokenLogprob, TopLogprob, Usage
 
@@ -91,7 +91,7 @@ class OpenAI:
 
         body = {"model": self._model, **body}
         limits = httpx.Timeout(self._timeout, connect=10.0)
-        try:
+        with http_failures(self._base_url, "service"):
             # A client of its own for each request: programs' loop may end before a shared one could be closed.
             async with httpx.AsyncClient(headers=self._headers, timeout=limits) as client:
                 url = self._base_url + path
@@ -107,12 +107,6 @@ class OpenAI:
                         await response.aread()
                         _checked(response)
                     return await _streamed(_events(response), tell)
-        except httpx.ConnectError as error:
-            raise EngineDead(f"no service answers at {self._base_url}: {error}", code="unreachable") from error
-        except httpx.TimeoutException as error:
-            raise Aborted(f"the service at {self._base_url} did not answer in time", code="timeout") from error
-        except httpx.HTTPError as error:
-            raise EngineDead(f"the connection to {self._base_url} broke: {error}", code="disconnected") from error
 
 
 def _checked(response: httpx.Response) -> dict[str, Any]:

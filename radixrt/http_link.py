@@ -7,7 +7,6 @@ import json
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -24,6 +23,7 @@ from radixrt.errors import (
     Unauthorized,
 )
 from radixrt.http_calls import HttpCall
+from radixrt.http_failures import http_failures
 from radixrt.prompts import token_array
 from radixrt.server.native_types import to_json
 
@@ -68,19 +68,22 @@ class HttpLink:
         self.close()
 
     def call(self, call: HttpCall[T]) -> T:
-        with self._failures():
+        with http_failures(self._base_url):
             response = self._sync_client().request(call.method, call.path, **_arguments(call.body, call.timeout))
         return call.read(_answer(response, call.kind))
 
     async def acall(self, call: HttpCall[T]) -> T:
-        with self._failures():
+        with http_failures(self._base_url):
             client = self._async_client()
             response = await client.request(call.method, call.path, **_arguments(call.body, call.timeout))
         return call.read(_answer(response, call.kind))
 
     def events(self, path: str, body: Any, timeout: float | None, kind: Any) -> Iterator[Any]:
         """POST and read the answer's events, each of `kind`, up to the last one."""
-        with self._failures(), self._sync_client().stream("POST", path, **_arguments(body, timeout)) as response:
+        with (
+            http_failures(self._base_url),
+            self._sync_client().stream("POST", path, **_arguments(body, timeout)) as response,
+        ):
             if response.status_code != 200:
                 response.read()
                 raise _error(response)
@@ -93,7 +96,7 @@ class HttpLink:
         raise EngineDead("the server ended the stream before the answer was complete")
 
     async def aevents(self, path: str, body: Any, timeout: float | None, kind: Any) -> AsyncIterator[Any]:
-        with self._failures():
+        with http_failures(self._base_url):
             async with self._async_client().stream("POST", path, **_arguments(body, timeout)) as response:
                 if response.status_code != 200:
                     await response.aread()
@@ -105,20 +108,6 @@ class HttpLink:
                             return
                         yield _event(line, kind)
         raise EngineDead("the server ended the stream before the answer was complete")
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Turn what httpx raises into radixrt's errors."""
-        import httpx
-
-        try:
-            yield
-        except httpx.ConnectError as error:
-            raise EngineDead(f"no server answers at {self._base_url}: {error}", code="unreachable") from error
-        except httpx.TimeoutException as error:
-            raise Aborted(f"the server at {self._base_url} did not answer in time", code="timeout") from error
-        except httpx.HTTPError as error:
-            raise EngineDead(f"the connection to {self._base_url} broke: {error}", code="disconnected") from error
 
     def _settings(self) -> dict[str, Any]:
         import httpx

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radixrt.cli.watching import ask, watch
+from radixrt.cli.watching import LOCAL, Interval, Url, ask, watch
 
 if TYPE_CHECKING:
     import httpx
@@ -21,7 +21,7 @@ HEAD = 5
 
 
 def cache(
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="The server.")] = "http://127.0.0.1:8000",
+    url: Url = LOCAL,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -32,9 +32,7 @@ def cache(
     cache_salt: Annotated[
         str | None, typer.Option("--cache-salt", metavar="SALT", help="The part of the tree with this salt.")
     ] = None,
-    interval_s: Annotated[
-        float, typer.Option("--interval-s", metavar="SECONDS", min=0.1, help="Between two readings.")
-    ] = 1.0,
+    interval_s: Interval = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print the whole tree once and end; what a pipe gets, too.")
     ] = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radixrt.cli.watching import ask, watch
+from radixrt.cli.watching import LOCAL, Interval, Url, ask, watch
 
 if TYPE_CHECKING:
     import httpx
@@ -22,7 +22,7 @@ KEPT = 40
 
 
 def top(
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="The server.")] = "http://127.0.0.1:8000",
+    url: Url = LOCAL,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -30,9 +30,7 @@ def top(
             help="A key that may read /metrics.",
         ),
     ] = None,
-    interval_s: Annotated[
-        float, typer.Option("--interval-s", metavar="SECONDS", min=0.1, help="Between two readings.")
-    ] = 1.0,
+    interval_s: Interval = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print one reading and end; what a pipe gets, too.")
     ] = False,

@@ -5,11 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
 
 if TYPE_CHECKING:
     import httpx
     from rich.console import RenderableType
+
+
+Url: TypeAlias = Annotated[str, typer.Option("--url", metavar="URL", help="The server.")]
+LOCAL = "http://127.0.0.1:8000"
+Interval: TypeAlias = Annotated[
+    float, typer.Option("--interval-s", metavar="SECONDS", min=0.1, help="Between two readings.")
+]
 
 
 def watch(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from queue import SimpleQueue
@@ -66,6 +67,37 @@ class _Round:
             return set(self.begun)
 
 
+class _Threads:
+    """Threads that work on rounds. They know nothing of the filler, and end with it."""
+
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[_Round | None] = SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def end(self) -> None:
+        """Nothing is added any more: each thread that takes this word passes it on."""
+        self._inbox.put(None)
+
+    def add(self, work: _Round) -> None:
+        """One more thread for the round: one that waits for work, or a new one."""
+        with self._lock:
+            waits = self._idle > 0
+            self._idle -= waits
+        self._inbox.put(work)
+        if not waits:
+            threading.Thread(target=self._serve, name="masks", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (work := self._inbox.get()) is not None:
+            work.work()
+            if work.closed and work.open:
+                return  # it was given up: another has its place
+            with self._lock:
+                self._idle += 1
+        self.end()
+
+
 class MaskFiller:
     """Runs jobs that each fill one row's masks. One caller at a time."""
 
@@ -73,9 +105,8 @@ class MaskFiller:
         """`deadline_s`: wall seconds after which a row whose fill is not done fails."""
         self.deadline_s = deadline_s
         self._cpus = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        self._inbox: SimpleQueue[_Round] = SimpleQueue()
-        self._idle = 0
-        self._lock = threading.Lock()
+        self._threads = _Threads()
+        weakref.finalize(self, self._threads.end).atexit = False
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> list[RadixrtError | None]:
         """Run all jobs; for each its error, or None. Returns after `deadline_s` at the latest, unless so many jobs are
@@ -98,7 +129,7 @@ class MaskFiller:
         threads = 0
         while not work.done.is_set() and (left := end - time.monotonic()) > 0:
             if len(work.begun) < len(places):
-                self._add(work)
+                self._threads.add(work)
                 threads += 1
             patience = HELP_AFTER_S if threads < min(self._cpus, len(places)) else STUCK_AFTER_S
             work.done.wait(min(patience if threads < len(places) else left, left))
@@ -113,21 +144,3 @@ class MaskFiller:
                     f"the constraint's mask was not there within {self.deadline_s:g} s, for which everybody would wait"
                 )
         return [places[index] for index in work.open if index not in begun]
-
-    def _add(self, work: _Round) -> None:
-        """One more thread for the round: one that waits for work, or a new one."""
-        with self._lock:
-            waits = self._idle > 0
-            self._idle -= waits
-        self._inbox.put(work)
-        if not waits:
-            threading.Thread(target=self._serve, name="masks", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            work = self._inbox.get()
-            work.work()
-            if work.closed and work.open:
-                return  # it was given up: another has its place
-            with self._lock:
-                self._idle += 1

@@ -7,12 +7,7 @@ one, it takes the place of the text's token, and what it holds beyond the text i
 itself never changes.
 
 It is exact: the token is drawn from the model's distribution under the gen's own sampling parameters, restricted to
-those tokens. Nothing is healed
-- where no free text stands before the gen: template text and its special tokens, generated and selected text are never
-  taken back;
-- with a constraint, with n > 1, ignore_eos, frequency or presence penalties, and with max_tokens=0;
-- where the text is a single token with nothing before it, or its last token does not hold whole characters;
-- where the longer token would end inside a character, be one of stop_token_ids, or reach into a stop string.
+those tokens. `radixrt.healing` says where nothing is healed.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ import numpy as np
 
 from radixrt.backend import Tokens
 from radixrt.checkpoint import Vocabulary
-from radixrt.params import SamplingParams
+from radixrt.healing import decoded, healable, reaches
 from radixrt.segments import Gen, Heal
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
@@ -43,7 +38,7 @@ class Healer:
 
     def heal(self, number: int, ids: Sequence[int], text: Tokens | None, gen: Gen) -> Heal | None:
         """How to heal the join of `text`, which `ids` end with, and a gen; None: it stays as it is."""
-        if text is None or len(ids) < 2 or not gen.heal or not healable(gen):
+        if text is None or len(ids) < 2 or not gen.heal or not healable(gen.sampling, gen.constraint):
             return None
         piece, last = text.pieces[-1], ids[-1]
         if not piece or decoded(piece) is None or self._vocabulary.token_bytes(last) != piece:
@@ -79,29 +74,9 @@ class Healer:
         refused = []
         for token in self._beginning(piece).tolist():
             rest = decoded(self._vocabulary.token_bytes(token)[len(piece) :])
-            if not rest or token in stop_token_ids or _reaches(rest, stops):
+            if not rest or token in stop_token_ids or reaches(rest, stops):
                 refused.append(token)
         return np.array(refused, dtype=np.int32)
-
-
-def healable(gen: Gen) -> bool:
-    """Whether the parameters of a gen leave the join of text and generated text exact."""
-    sampling: SamplingParams = gen.sampling
-    return (
-        gen.constraint is None
-        and sampling.n == 1
-        and not sampling.ignore_eos
-        and not sampling.stop_regex
-        and sampling.frequency_penalty == sampling.presence_penalty == 0
-        and sampling.max_tokens != 0
-    )
-
-
-def decoded(piece: bytes) -> str | None:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _may_be_text(rest: bytes) -> bool:
@@ -111,11 +86,3 @@ def _may_be_text(rest: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _reaches(text: str, stops: Sequence[str]) -> bool:
-    """Whether a stop string stands in the text, or may begin in it."""
-    return any(
-        stop in text or any(stop.startswith(text[i:]) for i in range(max(0, len(text) - len(stop)), len(text)))
-        for stop in stops
-    )

@@ -27,11 +27,11 @@ def two(small_engine: Engine) -> tuple[Engine, Engine]:
 
 
 def told(usage: Usage) -> object:
-    """All that a usage says but for times and the name of a pin."""
+    """All that a usage says but for times, the name of a pin, and guesses: how many pay is measured, step by step."""
     plain = msgspec.to_builtins(usage)
     if plain["pin"]:
         plain["pin"] = plain["pin"]["tokens"]
-    return {key: value for key, value in plain.items() if not key.endswith("_s")}
+    return {key: value for key, value in plain.items() if not key.endswith(("_s", "draft_tokens"))}
 
 
 PROBES: dict[str, Callable[[Engine], object]] = {

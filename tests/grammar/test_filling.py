@@ -71,3 +71,15 @@ def test_a_fault_of_our_own_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         MaskFiller().run([broken])
+
+
+def test_its_threads_end_with_it() -> None:
+    before = set(threading.enumerate())
+    filler = MaskFiller()
+    assert filler.run([lambda: None] * 3) == [None] * 3
+    began = set(threading.enumerate()) - before
+    assert began
+    del filler
+    for thread in began:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -386,6 +386,7 @@ class Rig:
             if masks is not None:
                 self.runner.masks[masks.step] = masks
             plan = self.scheduler.plan() if self.scheduler.can_plan else None
+            self.sent_first()
             if plan is None:
                 break
             self.runner.plans.append(plan)
@@ -393,6 +394,9 @@ class Rig:
         self.scheduler.flush()
         self.collect()
         return sent
+
+    def sent_first(self) -> None:
+        """What goes to the runner before a plan."""
 
     def step(self) -> bool:
         """One result; False when there is nothing to run."""

@@ -100,21 +100,8 @@ class TierRig(Rig):
         self.stuck = False
         """The tier does not answer at all."""
 
-    def advance(self) -> bool:
-        sent = False
-        while True:
-            masks = self.scheduler.masks()
-            if masks is not None:
-                self.runner.masks[masks.step] = masks
-            plan = self.scheduler.plan() if self.scheduler.can_plan else None
-            self.runner.plans.extend(self.tiering.pack())
-            if plan is None:
-                break
-            self.runner.plans.append(plan)
-            sent = True
-        self.scheduler.flush()
-        self.collect()
-        return sent
+    def sent_first(self) -> None:
+        self.runner.plans.extend(self.tiering.pack())
 
     def deliver(self) -> None:
         self.tiering.done(self.runner.deliver(), self.clock.now)
