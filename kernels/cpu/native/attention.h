@@ -38,13 +38,28 @@ struct Heads {
 struct Cut {
     int64_t block_tokens, blocks, splits;
     Cut(const Reads &reads, int64_t kv_heads, int64_t group, int threads) {
-        block_tokens = most(1, BLOCK_QUERIES / group);
+        const int64_t most_tokens = most(1, BLOCK_QUERIES / group);
+        // Rows that read nothing together are cut apart: as many key blocks are fetched, and no results are merged.
+        int64_t key_blocks = fetched(reads, most_tokens);
+        for (block_tokens = 1; block_tokens < most_tokens; block_tokens *= 2)
+            if (fetched(reads, block_tokens) * 16 <= key_blocks * 17) break;
+        block_tokens = least(block_tokens, most_tokens);
         blocks = (reads.tokens + block_tokens - 1) / block_tokens;
+        key_blocks = 0;
+        for (int64_t s = 0; s < reads.segments_count; s++) key_blocks += key_blocks_of(reads.segments[s]);
         // A task has a few key blocks at least, and there are some four tasks a thread, so that none waits long.
-        int64_t key_blocks = 0;
-        for (int64_t s = 0; s < reads.segments_count; s++) key_blocks += (reads.segments[s].length + BLOCK - 1) / BLOCK;
-        int64_t wanted = (4 * threads + blocks * kv_heads - 1) / (blocks * kv_heads);
+        const int64_t wanted = (4 * threads + blocks * kv_heads - 1) / (blocks * kv_heads);
         splits = threads == 1 ? 1 : most(1, least(least(wanted, 16), key_blocks / (4 * blocks)));
+    }
+    static int64_t key_blocks_of(const Segment &s) { return (s.length + BLOCK - 1) / BLOCK; }
+    // Key blocks that all tasks fetch for one head, if each has `tokens` tokens.
+    static int64_t fetched(const Reads &reads, int64_t tokens) {
+        int64_t count = 0;
+        for (int64_t s = 0; s < reads.segments_count; s++) {
+            const Segment &segment = reads.segments[s];
+            count += ((segment.end - 1) / tokens - segment.first / tokens + 1) * key_blocks_of(segment);
+        }
+        return count;
     }
     int64_t tasks(int64_t kv_heads) const { return blocks * kv_heads * splits; }
     // float32s that partial results need: outputs, then largest scores and sums.
@@ -126,14 +141,28 @@ static inline void transpose16(const uint32_t *const *lines, uint32_t *to, int64
 }
 #endif
 
+// Lines that will be fetched next: asked of memory while the ones at hand are worked on.
+struct Ahead {
+    const int32_t *slots;
+    int64_t count;
+    template <class E> inline void lines(const E *from, int64_t width, int64_t first, int64_t end) const {
+        for (int64_t i = first; i < least(end, count); i++) {
+            const char *line = (const char *)(from + slots[i] * width);
+            for (int64_t b = 0; b < width * (int64_t)sizeof(E); b += 64) __builtin_prefetch(line + b, 0, 2);
+        }
+    }
+};
+
 // Keys of `count` slots as columns: to [words, BLOCK]; columns up to the next multiple of VL are zero.
 template <class Pool>
-static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots, int64_t count, uint32_t *to) {
+static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots, int64_t count, uint32_t *to,
+                       const Ahead &ahead) {
     const int64_t words = width / Pool::STEP, columns = round_up(count, VL);
     int64_t done = 0;
 #if defined(RADIXRT_AVX512)
     if (sizeof(typename Pool::E) * Pool::STEP == 4 && words % 16 == 0) {
         for (; done < count; done += 16) {
+            ahead.lines(keys, width, done, done + 16);
             static const uint32_t zeros[256] = {};
             const uint32_t *lines[16];
             for (int i = 0; i < 16; i++)
@@ -144,9 +173,11 @@ static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_
                 transpose16(part, to + w * BLOCK + done, BLOCK);
             }
         }
+        ahead.lines(keys, width, done, BLOCK);
         return;
     }
 #endif
+    ahead.lines(keys, width, 0, BLOCK);
     for (; done < count; done++) {
         const typename Pool::E *key = keys + slots[done] * width;
         for (int64_t w = 0; w < words; w++) to[w * BLOCK + done] = Pool::word(key, w);
@@ -155,16 +186,38 @@ static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_
         for (int64_t w = 0; w < words; w++) to[w * BLOCK + done] = 0;
 }
 
+#if defined(RADIXRT_BF16)
+// Which of two lines of 32 elements (those of the second counted from 32) come to lie where when they take turns.
+struct Turns {
+    uint16_t low[32], high[32];
+    constexpr Turns() : low(), high() {
+        for (int i = 0; i < 32; i++) low[i] = i / 2 + i % 2 * 32, high[i] = 16 + i / 2 + i % 2 * 32;
+    }
+};
+#endif
+
 // Values of `count` slots: to [ceil(count / STEP), wide]; a missing second of a pair and what lies beyond width are 0.
 template <class Pool>
 static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide, const int32_t *slots,
-                         int64_t count, uint32_t *to) {
+                         int64_t count, uint32_t *to, const Ahead &ahead) {
     typedef typename Pool::E E;
     static const E nothing[256] = {};
     for (int64_t k = 0; k < count; k += Pool::STEP, to += wide) {
+        ahead.lines(values, width, k, k + Pool::STEP);
         const E *value = values + slots[k] * width;
         const E *second = Pool::STEP == 2 && k + 1 < count ? values + slots[k + 1] * width : nothing;
         int64_t d = 0;
+#if defined(RADIXRT_BF16)
+        if (Pool::STEP == 2) {  // elements of the two in turn, 32 of each at once
+            alignas(64) static constexpr Turns turns;
+            const __m512i low = _mm512_load_si512(turns.low), high = _mm512_load_si512(turns.high);
+            for (; d + 2 * VL <= width; d += 2 * VL) {
+                const __m512i a = _mm512_loadu_si512(value + d), b = _mm512_loadu_si512(second + d);
+                _mm512_storeu_si512(to + d, _mm512_permutex2var_epi16(a, low, b));
+                _mm512_storeu_si512(to + d + VL, _mm512_permutex2var_epi16(a, high, b));
+            }
+        }
+#endif
         for (; d + VL <= width; d += VL) {
             if (Pool::STEP == 2)
                 store(to + d, __builtin_convertvector(load<vh>(value + d), vu) |
@@ -182,6 +235,7 @@ static void fetch_values(const typename Pool::E *values, int64_t width, int64_t 
         }
         for (; d < wide; d++) to[d] = 0;
     }
+    ahead.lines(values, width, round_up(count, Pool::STEP), BLOCK);
 }
 
 template <class Pool>
@@ -240,8 +294,11 @@ static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, i
             if (k >= sees_to(end - 1) || k + BLOCK <= seen_from) continue;
             const int64_t length = least(BLOCK, segment.length - k), padded = round_up(length, VL);
             const int32_t *slots = reads.slots + segment.at + k;
-            fetch_keys<Pool>(keys, width, slots, length, columns);
-            fetch_values<Pool>(values, width, wide, slots, length, lines);
+            Ahead ahead = {slots + BLOCK, least(BLOCK, segment.length - k - BLOCK)};
+            if (ahead.count <= 0 && s + 1 < reads.segments_count && reads.segments[s + 1].first < t1)
+                ahead = {reads.slots + reads.segments[s + 1].at, least(BLOCK, reads.segments[s + 1].length)};
+            fetch_keys<Pool>(keys, width, slots, length, columns, ahead);
+            fetch_values<Pool>(values, width, wide, slots, length, lines, ahead);
             product<typename Pool::Mac>(q + from * words, words, count, columns, BLOCK, padded, words,
                                         scores + from * BLOCK, BLOCK, false);
             for (int64_t i = from; i < from + count; i++) {

@@ -74,6 +74,10 @@ static inline void narrow1(bf16 *to, float x) {
     *to = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
 }
 
+#if defined(RADIXRT_AVX512)
+static inline float sum(vf v) { return _mm512_reduce_add_ps((__m512)v); }
+static inline float largest(vf v) { return _mm512_reduce_max_ps((__m512)v); }
+#else
 static inline float sum(vf v) {
     float total = 0;
     for (int i = 0; i < VL; i++) total += v[i];
@@ -84,14 +88,21 @@ static inline float largest(vf v) {
     for (int i = 1; i < VL; i++) best = v[i] > best ? v[i] : best;
     return best;
 }
+#endif
 
-// e^x to about 2e-7, relative: 2^n times a polynomial for 2^f, -1/2 <= f <= 1/2. 0 where it would be below 2^-125; NaN for NaN.
+// e^x to about 2e-7, relative: 2^n times a polynomial for 2^f, -1/2 <= f <= 1/2. 0 where it would be below 2^-125 (or is
+// all but 0); very large, or infinite, beyond 2^127; NaN for NaN.
 static inline vf exponential(vf x) {
     vf scaled = x * 1.44269504088896341f;
+#if defined(RADIXRT_AVX512)
+    scaled = scaled < -150.0f ? all(-150.0f) : scaled;
+    const __m512 n = _mm512_roundscale_ps((__m512)scaled, 0);
+    const vf f = scaled - (vf)n;
+#else
     const vf magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
     scaled = scaled > 127.0f ? all(127.0f) : scaled;
-    vf shifted = scaled + magic;
-    vf f = scaled - (shifted - magic);
+    const vf shifted = scaled + magic, f = scaled - (shifted - magic);
+#endif
     vf p = all(1.535336188e-4f);
     p = p * f + 1.339887440e-3f;
     p = p * f + 9.618437357e-3f;
@@ -99,7 +110,11 @@ static inline vf exponential(vf x) {
     p = p * f + 2.402264791e-1f;
     p = p * f + 6.931472028e-1f;
     p = p * f + 1.0f;
-    vi n = ((vi)shifted - (vi)magic) << 23;
+#if defined(RADIXRT_AVX512)
+    return (vf)_mm512_scalef_ps((__m512)p, n);
+#else
+    const vi n = ((vi)shifted - (vi)magic) << 23;
     return scaled < -125.0f ? vf{} : (vf)((vi)p + n);
+#endif
 }
 static inline float exponential1(float x) { return exponential(all(x))[0]; }
