@@ -12,6 +12,7 @@
 
 constexpr int64_t BLOCK = 64;          // keys at a time
 constexpr int64_t BLOCK_QUERIES = 96;  // queries (tokens times heads of the group) of a task
+constexpr int64_t MOST_WIDTH = 256;    // of a head
 
 // New tokens first..end read slots[at .. at + length]; token first + i sees `before + i + 1` of them at most.
 struct Segment {
@@ -26,16 +27,17 @@ struct Reads {
 };
 
 // One layer's tensors: q [tokens, kv_heads * group, width] with q_stride elements between tokens; keys and values
-// [kv_heads, pool, width]; out [tokens, kv_heads * group, width], contiguous, of q's type or float32.
+// [kv_heads, pool, width]; out [tokens, kv_heads * group, width], contiguous, of q's type, where the caller wants it there.
 struct Heads {
     const void *q, *keys, *values;
     void *out;
-    int64_t q_stride, pool, kv_heads, group, width, out_float32;
+    int64_t q_stride, pool, kv_heads, group, width;
     float scale;
 };
 
 // How the tasks of a call are cut.
 struct Cut {
+    static constexpr int64_t MOST_SPLITS = 16;
     int64_t block_tokens, blocks, splits;
     Cut(const Reads &reads, int64_t kv_heads, int64_t group, int threads) {
         const int64_t most_tokens = most(1, BLOCK_QUERIES / group);
@@ -49,7 +51,7 @@ struct Cut {
         for (int64_t s = 0; s < reads.segments_count; s++) key_blocks += key_blocks_of(reads.segments[s]);
         // A task has a few key blocks at least, and there are some four tasks a thread, so that none waits long.
         const int64_t wanted = (4 * threads + blocks * kv_heads - 1) / (blocks * kv_heads);
-        splits = threads == 1 ? 1 : most(1, least(least(wanted, 16), key_blocks / (4 * blocks)));
+        splits = threads == 1 ? 1 : most(1, least(least(wanted, MOST_SPLITS), key_blocks / (4 * blocks)));
     }
     static int64_t key_blocks_of(const Segment &s) { return (s.length + BLOCK - 1) / BLOCK; }
     // Key blocks that all tasks fetch for one head, if each has `tokens` tokens.
@@ -201,7 +203,7 @@ template <class Pool>
 static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide, const int32_t *slots,
                          int64_t count, uint32_t *to, const Ahead &ahead) {
     typedef typename Pool::E E;
-    static const E nothing[256] = {};
+    static const E nothing[MOST_WIDTH] = {};
     for (int64_t k = 0; k < count; k += Pool::STEP, to += wide) {
         ahead.lines(values, width, k, k + Pool::STEP);
         const E *value = values + slots[k] * width;
@@ -238,8 +240,10 @@ static void fetch_values(const typename Pool::E *values, int64_t width, int64_t 
     ahead.lines(values, width, round_up(count, Pool::STEP), BLOCK);
 }
 
-template <class Pool>
-static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task, float *partial) {
+// finish(token, head, float *output) gets each query's result, unless keys are split: then it comes to `partial`.
+template <class Pool, class Finish>
+static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task, float *partial,
+                           Finish finish) {
     typedef typename Pool::E E;
     const int64_t split = task % cut.splits, head = task / cut.splits % h.kv_heads;
     const int64_t block = task / cut.splits / h.kv_heads;
@@ -341,7 +345,7 @@ static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, i
 
     const int64_t heads = h.kv_heads * group;
     for (int64_t i = 0; i < queries; i++) {
-        const int64_t line = (t0 + i / group) * heads + head * group + i % group;
+        const int64_t token = t0 + i / group, query = head * group + i % group, line = token * heads + query;
         if (cut.splits > 1) {
             const int64_t part = split * reads.tokens * heads + line;
             memcpy(partial + part * width, out + i * wide, width * sizeof(float));
@@ -350,22 +354,19 @@ static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, i
             sums[1] = total[i];
             continue;
         }
-        for (int64_t d = 0; d < width; d++) {
-            const float x = out[i * wide + d] / total[i];
-            if (h.out_float32)
-                ((float *)h.out)[line * width + d] = x;
-            else
-                narrow1((E *)h.out + line * width + d, x);
-        }
+        const float share = 1 / total[i];
+        for (int64_t d = 0; d < wide; d += VL) store(out + i * wide + d, load<vf>(out + i * wide + d) * share);
+        finish(token, query, out + i * wide);
     }
 }
 
-// Partial results of one query (`line`: token times heads plus head) become its output.
-template <class E>
-static void attention_merge(const Reads &reads, const Heads &h, const Cut &cut, int64_t line, const float *partial) {
-    const int64_t lines = reads.tokens * h.kv_heads * h.group, width = h.width;
+// Partial results of one query (`line`: token times heads plus head) become its output, which `finish` gets.
+template <class Finish>
+static void attention_merge(const Reads &reads, const Heads &h, const Cut &cut, int64_t line, const float *partial,
+                            Finish finish) {
+    const int64_t heads = h.kv_heads * h.group, lines = reads.tokens * heads, width = h.width;
     const float *sums = partial + cut.splits * lines * width;
-    float highest = NEGATIVE_INFINITY, total = 0, weight[16];
+    float highest = NEGATIVE_INFINITY, total = 0, weight[Cut::MOST_SPLITS], out[MOST_WIDTH];
     for (int64_t s = 0; s < cut.splits; s++) highest = fmaxf(highest, sums[2 * (s * lines + line)]);
     for (int64_t s = 0; s < cut.splits; s++) {
         weight[s] = exponential1(sums[2 * (s * lines + line)] - highest);
@@ -374,9 +375,7 @@ static void attention_merge(const Reads &reads, const Heads &h, const Cut &cut, 
     for (int64_t d = 0; d < width; d++) {
         float x = 0;
         for (int64_t s = 0; s < cut.splits; s++) x += weight[s] * partial[(s * lines + line) * width + d];
-        if (h.out_float32)
-            ((float *)h.out)[line * width + d] = x / total;
-        else
-            narrow1((E *)h.out + line * width + d, x / total);
+        out[d] = x / total;
     }
+    finish(line / heads, line % heads, out);
 }

@@ -47,7 +47,6 @@ class Heads(ctypes.Structure):
         ("kv_heads", c_int64),
         ("group", c_int64),
         ("width", c_int64),
-        ("out_float32", c_int64),
         ("scale", c_float),
     ]
 

@@ -1,16 +1,15 @@
-// A whole narrow step of the decoder in one parallel region: between its parts threads meet at a barrier, and take work
-// from a counter, so that one which loses its core for a while is not waited for longer than it must be.
+// A whole step of the decoder in one parallel region: between its parts threads meet at a barrier, and share work out as
+// share.h says. What follows a product, or attention, is done by whoever has made the numbers, while they are at hand:
+// rotation and the pool behind the first product, the gate behind the third, rounding to 8 bits behind all but two.
 //
 // The residual and everything pointwise stay float32.
 #pragma once
-#include <omp.h>
-
-#include <atomic>
 #include <initializer_list>
 
 #include "attention.h"
 #include "linear.h"
 #include "pointwise.h"
+#include "share.h"
 
 struct LayerWeights {
     const float *input_norm, *mlp_norm, *q_norm, *k_norm;  // q_norm and k_norm: null where there are none
@@ -36,24 +35,16 @@ struct Step {
     double *spent;           // [3] or null: seconds of pointwise parts, of products, of attention, waits included
 };
 
-typedef std::atomic<int64_t> Counter;
-
-// Runs work(i) for i < count, `chunk` at a time, until the counter has none left.
-template <class Work> static inline void share(Counter &counter, int64_t count, int64_t chunk, Work work) {
-    for (int64_t at; (at = counter.fetch_add(chunk, std::memory_order_relaxed)) < count;)
-        for (int64_t i = at; i < least(count, at + chunk); i++) work(i);
-}
-
 // Where the parts of a step keep what they make.
 struct Buffers {
-    float *qkv, *attended, *added, *normed, *inner, *partial;
+    float *attended, *added, *normed, *partial;
     void *q;
     Rows x, gated;
     Counter *counters;
-    static constexpr int64_t COUNTERS = 8;  // a layer
-
+    int64_t counters_count, counters_each;  // in all, and of a layer
+    static constexpr int64_t SHARED = 5;    // things that are shared out in a layer
     // Laid out from `memory`; null: only the size counts, which `end` then says.
-    Buffers(const Decoder &d, int64_t tokens, const Cut &cut, char *memory) {
+    Buffers(const Decoder &d, int64_t tokens, const Cut &cut, int threads, char *memory) {
         auto take = [&](int64_t bytes) {
             char *at = memory;
             memory += round_up(bytes, 64);
@@ -63,13 +54,13 @@ struct Buffers {
         const int64_t heads = d.kv_heads * d.group, widest = most(d.hidden, heads * d.width);
         Heads h = {};
         h.kv_heads = d.kv_heads, h.group = d.group, h.width = d.width;
-        counters = (Counter *)take(sizeof(Counter) * COUNTERS * (d.layers_count + 1));
-        qkv = floats(tokens * (heads + 2 * d.kv_heads) * d.width);
+        counters_each = SHARED * threads;
+        counters_count = counters_each * d.layers_count;
+        counters = (Counter *)take(sizeof(Counter) * counters_count);
         q = take(4 * tokens * heads * d.width);
         attended = floats(tokens * heads * d.width);
         added = floats(tokens * d.hidden);
         normed = floats(tokens * widest);
-        inner = floats(tokens * d.inner);
         partial = floats(cut.partial_floats(tokens, h));
         for (Rows *rows : {&x, &gated}) {
             const int64_t n = tokens * (rows == &x ? widest : d.inner);
@@ -82,13 +73,6 @@ struct Buffers {
     }
     char *end;
 };
-
-constexpr int64_t CHUNK_BYTES = 16384;  // of weights that a thread takes at a time
-
-static inline int64_t chunk(const Linear &w) {
-    const int64_t bytes = w.bits == 16 ? 2 * TILE * w.inputs : w.inputs / GROUP * group_bytes(w.bits);
-    return most(1, CHUNK_BYTES / bytes);
-}
 
 // y [rows, outputs] of one tile for all rows.
 static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t rows, float *y) {
@@ -103,107 +87,149 @@ static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int
     }
 }
 
-// inner [rows, n]: silu(gate) * up for the outputs of one tile of the gate; n is a multiple of TILE.
-static inline void gated_tile(const Linear &w, int64_t tile, const Rows &x, int64_t rows, float *inner) {
-    alignas(64) float gate[ROWS][TILE], up[ROWS][TILE];
-    const int64_t n = w.outputs / 2, first = tile * TILE;
+// Numbers first .. first + count of a row's silu(gate) * up, made ready for the product that follows (`bits` of that): a
+// pair of tiles (of gate and up each) at a time, for that is what a group needs, but for a single last one.
+static inline void gated_pair(const Linear &w, int64_t pair, const Rows &x, int64_t rows, int64_t bits, const Rows &gated) {
+    alignas(64) float gate[ROWS][TILE], up[ROWS][TILE], inner[ROWS][2 * TILE];
+    const int64_t n = w.outputs / 2, first = pair * 2 * TILE, count = least(2 * TILE, n - first);
     for (int64_t row = 0; row < rows; row += ROWS) {
         const int64_t some = least(ROWS, rows - row);
-        products(w, tile, x, row, some, gate);
-        products(w, tile + n / TILE, x, row, some, up);
-        for (int64_t r = 0; r < some; r++) {
-            if (w.bias)
-                for (int64_t o = 0; o < TILE; o++) gate[r][o] += w.bias[first + o], up[r][o] += w.bias[n + first + o];
-            silu_mul_row(gate[r], up[r], TILE, inner + (row + r) * n + first);
+        for (int64_t at = 0; at < count; at += TILE) {
+            const int64_t tile = (first + at) / TILE;
+            products(w, tile, x, row, some, gate);
+            products(w, tile + n / TILE, x, row, some, up);
+            for (int64_t r = 0; r < some; r++) {
+                if (w.bias)
+                    for (int64_t o = 0; o < TILE; o++)
+                        gate[r][o] += w.bias[first + at + o], up[r][o] += w.bias[n + first + at + o];
+                silu_mul_row(gate[r], up[r], TILE, inner[r] + at);
+            }
         }
+        for (int64_t r = 0; r < some; r++) prepare(inner[r], n, bits, gated, row + r, first, count);
     }
 }
 
-// One token's heads: norm where there is one, rotation; queries to q, keys and values into the pool.
+// One head of one token, which it spoils: norm where there is one, rotation; a query to q, a key or value into the pool.
 template <class E>
-static void place_heads(const Decoder &d, const LayerWeights &layer, const Step &step, int64_t token, const float *qkv,
-                        E *q, E *keys, E *values) {
-    const int64_t heads = d.kv_heads * d.group, width = d.width;
+static inline void place_head(const Decoder &d, const LayerWeights &layer, const Step &step, int64_t token, int64_t i,
+                              float *head, E *q, E *keys, E *values) {
+    const int64_t heads = d.kv_heads * d.group, width = d.width, slot = step.slots[token];
     const float *cos = step.cos + token * width, *sin = step.sin + token * width;
-    const int64_t slot = step.slots[token];
-    float head[256];
-    for (int64_t i = 0; i < heads + d.kv_heads; i++) {
-        memcpy(head, qkv + i * width, width * sizeof(float));
-        const float *norm = i < heads ? layer.q_norm : layer.k_norm;
-        if (norm) add_norm_row(head, (const float *)nullptr, norm, d.eps, width, head);
-        rotate(head, cos, sin, width, i < heads ? q + i * width : keys + ((i - heads) * step.pool + slot) * width);
+    if (i >= heads + d.kv_heads) {
+        E *to = values + ((i - heads - d.kv_heads) * step.pool + slot) * width;
+        int64_t e = 0;
+        for (; e + VL <= width; e += VL) narrow(to + e, load<vf>(head + e));
+        for (; e < width; e++) narrow1(to + e, head[e]);
+        return;
     }
-    for (int64_t i = 0; i < d.kv_heads; i++)
-        for (int64_t e = 0; e < width; e++)
-            narrow1(values + (i * step.pool + slot) * width + e, qkv[(heads + d.kv_heads + i) * width + e]);
+    const float *norm = i < heads ? layer.q_norm : layer.k_norm;
+    if (norm) add_norm_row(head, (const float *)nullptr, norm, d.eps, width, head);
+    rotate(head, cos, sin, width,
+           i < heads ? q + (token * heads + i) * width : keys + ((i - heads) * step.pool + slot) * width);
 }
+
+// Head i of tokens first .. end: its product, placed. Where heads are no whole tiles, two compute the one that they share.
+template <class E>
+static void head_product(const Decoder &d, const LayerWeights &layer, const Step &step, const Rows &x, int64_t i,
+                         int64_t first, int64_t end, E *q, E *keys, E *values) {
+    alignas(64) float part[ROWS][TILE], head[ROWS][MOST_WIDTH];
+    const Linear &w = layer.qkv;
+    const int64_t begin = i * d.width, stop = begin + d.width;
+    for (int64_t row = first; row < end; row += ROWS) {
+        const int64_t some = least(ROWS, end - row);
+        for (int64_t tile = begin / TILE; tile * TILE < stop; tile++) {
+            products(w, tile, x, row, some, part);
+            const int64_t from = most(begin, tile * TILE), to = least(stop, (tile + 1) * TILE);
+            for (int64_t r = 0; r < some; r++)
+                for (int64_t o = from; o < to; o++)
+                    head[r][o - begin] = part[r][o - tile * TILE] + (w.bias ? w.bias[o] : 0);
+        }
+        for (int64_t r = 0; r < some; r++) place_head(d, layer, step, row + r, i, head[r], q, keys, values);
+    }
+}
+
+constexpr int64_t HEAD_ROWS = 64;  // tokens of a head that a thread takes at a time: there are few heads
 
 // What one thread does of the step; all threads of the team run it.
 template <class Pool>
-static void forward(const Decoder &d, const Step &step, const Cut &cut, const Buffers &b, int thread, int threads) {
+static void forward(const Decoder &d, const Step &step, const Cut &cut, const Buffers &b, const Team &team) {
     typedef typename Pool::E E;
     const int64_t tokens = step.reads.tokens, heads = d.kv_heads * d.group, hidden = d.hidden;
-    const int64_t attended = heads * d.width, qkv_width = attended + 2 * d.kv_heads * d.width;
-    const int64_t half_layer = d.kv_heads * step.pool * d.width;
+    const int64_t attended = heads * d.width, half_layer = d.kv_heads * step.pool * d.width;
     enum { POINTWISE, PRODUCTS, ATTENTION };
-    const bool timed = step.spent && thread == 0;
+    const bool timed = step.spent && team.thread == 0;
     double last = timed ? omp_get_wtime() : 0;
-    auto spend = [&](int part) {
+    auto meet = [&](int part) {
+#pragma omp barrier
         if (!timed) return;
         const double now = omp_get_wtime();
         step.spent[part] += now - last;
         last = now;
     };
-
     auto each_token = [&](auto work) {
-        for (int64_t t = thread; t < tokens; t += threads) work(t);
-#pragma omp barrier
-        spend(POINTWISE);
+        for (int64_t t = team.thread; t < tokens; t += team.threads) work(t);
+        meet(POINTWISE);
     };
-    auto each_tile = [&](Counter &counter, const Linear &w, int64_t count, auto work) {
-        share(counter, count, chunk(w), work);
-#pragma omp barrier
-        spend(PRODUCTS);
-    };
-    auto linear = [&](Counter &counter, const Linear &w, const Rows &x, float *y) {
-        each_tile(counter, w, tiles(w), [&](int64_t tile) { linear_tile(w, tile, x, tokens, y); });
+    // y of a product; `then` is the next one, whose beginning is asked of memory before the others are waited for.
+    auto linear = [&](Counter *counters, const Linear &w, const Rows &x, float *y, const Linear *then) {
+        share(team, counters, tiles(w), chunk(w), [&](int64_t tile) { linear_tile(w, tile, x, tokens, y); });
+        if (then) ask_ahead(team, *then);
+        meet(PRODUCTS);
     };
 
     for (int64_t l = 0; l < d.layers_count; l++) {
         const LayerWeights &layer = d.layers[l];
-        Counter *counters = b.counters + l * Buffers::COUNTERS;
-        E *keys = (E *)step.kv + 2 * l * half_layer, *values = keys + half_layer;
-        const Heads h = {b.q, keys, values, b.attended, attended, step.pool, d.kv_heads, d.group, d.width, 1, d.scale};
+        Counter *counters = b.counters + l * b.counters_each;
+        E *q = (E *)b.q, *keys = (E *)step.kv + 2 * l * half_layer, *values = keys + half_layer;
+        const Heads h = {q, keys, values, nullptr, attended, step.pool, d.kv_heads, d.group, d.width, d.scale};
 
         each_token([&](int64_t t) {
             add_norm_row(step.residual + t * hidden, l ? b.added + t * hidden : nullptr, layer.input_norm, d.eps, hidden,
                          b.normed + t * hidden);
             prepare(b.normed + t * hidden, hidden, layer.qkv.bits, b.x, t);
         });
-        linear(counters[0], layer.qkv, b.x, b.qkv);
-        each_token([&](int64_t t) {
-            place_heads(d, layer, step, t, b.qkv + t * qkv_width, (E *)b.q + t * attended, keys, values);
+
+        const int64_t blocks = (tokens + HEAD_ROWS - 1) / HEAD_ROWS;
+        share(team, counters, (heads + 2 * d.kv_heads) * blocks, 1, [&](int64_t i) {
+            const int64_t first = i % blocks * HEAD_ROWS;
+            head_product(d, layer, step, b.x, i / blocks, first, least(tokens, first + HEAD_ROWS), q, keys, values);
         });
-        share(counters[1], cut.tasks(d.kv_heads), 1,
-              [&](int64_t task) { attention_task<Pool>(step.reads, h, cut, task, b.partial); });
-#pragma omp barrier
-        spend(ATTENTION);
-        each_token([&](int64_t t) {
-            if (cut.splits > 1)
-                for (int64_t i = t * heads; i < (t + 1) * heads; i++)
-                    attention_merge<E>(step.reads, h, cut, i, b.partial);
-            prepare(b.attended + t * attended, attended, layer.output.bits, b.x, t);
-        });
-        linear(counters[2], layer.output, b.x, b.added);
+        meet(PRODUCTS);
+
+        // A head's output goes straight into the rows of the next product, where it is whole groups.
+        const int64_t bits = layer.output.bits;
+        const bool direct = bits == 16 || d.width % GROUP == 0;
+        auto finish = [&](int64_t token, int64_t head, const float *out) {
+            if (direct)
+                prepare(out, attended, bits, b.x, token, head * d.width, d.width);
+            else
+                memcpy(b.attended + token * attended + head * d.width, out, d.width * sizeof(float));
+        };
+        share(team, counters + team.threads, cut.tasks(d.kv_heads), 1,
+              [&](int64_t task) { attention_task<Pool>(step.reads, h, cut, task, b.partial, finish); });
+        ask_ahead(team, layer.output);
+        meet(ATTENTION);
+        if (cut.splits > 1) {
+            for (int64_t i = team.thread; i < tokens * heads; i += team.threads)
+                attention_merge(step.reads, h, cut, i, b.partial, finish);
+            meet(ATTENTION);
+        }
+        if (!direct) each_token([&](int64_t t) { prepare(b.attended + t * attended, attended, bits, b.x, t); });
+
+        linear(counters + 2 * team.threads, layer.output, b.x, b.added, &layer.gate_up);
         each_token([&](int64_t t) {
             add_norm_row(step.residual + t * hidden, b.added + t * hidden, layer.mlp_norm, d.eps, hidden,
                          b.normed + t * hidden);
             prepare(b.normed + t * hidden, hidden, layer.gate_up.bits, b.x, t);
         });
-        each_tile(counters[3], layer.gate_up, d.inner / TILE,
-                  [&](int64_t tile) { gated_tile(layer.gate_up, tile, b.x, tokens, b.inner); });
-        each_token([&](int64_t t) { prepare(b.inner + t * d.inner, d.inner, layer.down.bits, b.gated, t); });
-        linear(counters[4], layer.down, b.gated, b.added);
+        share(team, counters + 3 * team.threads, (d.inner + 2 * TILE - 1) / (2 * TILE),
+              most(1, chunk(layer.gate_up) / 4), [&](int64_t pair) {
+                  gated_pair(layer.gate_up, pair, b.x, tokens, layer.down.bits, b.gated);
+              });
+        ask_ahead(team, layer.down);
+        meet(PRODUCTS);
+        linear(counters + 4 * team.threads, layer.down, b.gated, b.added,
+               l + 1 < d.layers_count ? &d.layers[l + 1].qkv : nullptr);
     }
     each_token([&](int64_t t) {
         add_norm_row(step.residual + t * hidden, b.added + t * hidden, d.final_norm, d.eps, hidden,

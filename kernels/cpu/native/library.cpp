@@ -40,13 +40,17 @@ template <class Pool> static void attend(const Reads &reads, const Heads &h) {
     float *partial = (float *)scratch.need(4 * cut.partial_floats(reads.tokens, h) + 64);
     const int64_t lines = reads.tokens * h.kv_heads * h.group;
     const bool alone = cut.tasks(h.kv_heads) == 1;
+    const auto finish = [&](int64_t token, int64_t head, const float *result) {
+        typename Pool::E *out = (typename Pool::E *)h.out + (token * h.kv_heads * h.group + head) * h.width;
+        for (int64_t d = 0; d < h.width; d++) narrow1(out + d, result[d]);
+    };
 #pragma omp parallel if (!alone)
     {
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < cut.tasks(h.kv_heads); i++) attention_task<Pool>(reads, h, cut, i, partial);
+        for (int64_t i = 0; i < cut.tasks(h.kv_heads); i++) attention_task<Pool>(reads, h, cut, i, partial, finish);
         if (cut.splits > 1) {
 #pragma omp for
-            for (int64_t i = 0; i < lines; i++) attention_merge<typename Pool::E>(reads, h, cut, i, partial);
+            for (int64_t i = 0; i < lines; i++) attention_merge(reads, h, cut, i, partial, finish);
         }
     }
 }
@@ -62,7 +66,7 @@ EXPORT void radixrt_attention(const Reads *reads, const Heads *heads, int64_t ha
 EXPORT void radixrt_linear(const Linear *w, const void *x, int64_t half, int64_t rows, float *y) {
     static thread_local Scratch scratch;
     const int64_t n = rows * w->inputs;
-    char *memory = (char *)scratch.need(3 * n + 8 * (n / GROUP + 1) + 4 * n + 64 * 8);
+    char *memory = (char *)scratch.need(3 * n + 8 * (n / GROUP + 1) + 4 * n + 64 * 8 + sizeof(Counter) * omp_get_max_threads());
     auto take = [&](int64_t bytes) {
         char *at = memory;
         memory += round_up(bytes, 64);
@@ -74,9 +78,11 @@ EXPORT void radixrt_linear(const Linear *w, const void *x, int64_t half, int64_t
     ready.scales = (float *)take(4 * (n / GROUP + 1));
     ready.sums = (float *)take(4 * (n / GROUP + 1));
     float *widened = (float *)take(4 * n);
-    Counter counter(0);
+    Counter *counters = (Counter *)take(sizeof(Counter) * omp_get_max_threads());
+    for (int i = 0; i < omp_get_max_threads(); i++) new (counters + i) Counter(0);
 #pragma omp parallel
     {
+        const Team team = {omp_get_thread_num(), omp_get_num_threads()};
 #pragma omp for
         for (int64_t r = 0; r < rows; r++) {
             const float *row = (const float *)x + r * w->inputs;
@@ -86,7 +92,7 @@ EXPORT void radixrt_linear(const Linear *w, const void *x, int64_t half, int64_t
             }
             prepare(row, w->inputs, w->bits, ready, r);
         }
-        share(counter, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready, rows, y); });
+        share(team, counters, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready, rows, y); });
     }
 }
 
@@ -121,18 +127,19 @@ EXPORT void radixrt_pack(int64_t bits, int64_t outputs, int64_t inputs, const ui
 // Bytes of scratch that a step needs.
 EXPORT int64_t radixrt_forward_bytes(const Decoder *d, const Step *step) {
     const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
-    return Buffers(*d, step->reads.tokens, cut, nullptr).end - (char *)nullptr;
+    return Buffers(*d, step->reads.tokens, cut, omp_get_max_threads(), nullptr).end - (char *)nullptr;
 }
 EXPORT void radixrt_forward(const Decoder *d, const Step *step, int64_t half) {
     const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
-    const Buffers buffers(*d, step->reads.tokens, cut, (char *)step->scratch);
-    for (int64_t i = 0; i < Buffers::COUNTERS * (d->layers_count + 1); i++) new (buffers.counters + i) Counter(0);
+    const Buffers buffers(*d, step->reads.tokens, cut, omp_get_max_threads(), (char *)step->scratch);
+    for (int64_t i = 0; i < buffers.counters_count; i++) new (buffers.counters + i) Counter(0);
 #pragma omp parallel
     {
+        const Team team = {omp_get_thread_num(), omp_get_num_threads()};
         if (half)
-            forward<HalfPool>(*d, *step, cut, buffers, omp_get_thread_num(), omp_get_num_threads());
+            forward<HalfPool>(*d, *step, cut, buffers, team);
         else
-            forward<FloatPool>(*d, *step, cut, buffers, omp_get_thread_num(), omp_get_num_threads());
+            forward<FloatPool>(*d, *step, cut, buffers, team);
     }
 }
 

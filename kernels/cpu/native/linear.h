@@ -208,19 +208,25 @@ static inline void products(const Linear &w, int64_t tile, const Rows &x, int64_
         tile_products<8>(from, groups, x, row, rows, y);
 }
 
+static inline int64_t tile_bytes(const Linear &w) {
+    return w.bits == 16 ? 2 * TILE * w.inputs : w.inputs / GROUP * group_bytes(w.bits);
+}
 static inline int64_t tiles(const Linear &w) { return (w.outputs + TILE - 1) / TILE; }
 
-// One row, float32[inputs], made ready for products with weights of `bits`.
-static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row) {
+// Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 4 and 8 bits they are
+// whole groups.
+static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
+                    int64_t count) {
     if (bits == 16) {
+        bf16 *to = x.half + row * inputs + at;
         int64_t i = 0;
-        for (; i + VL <= inputs; i += VL) narrow(x.half + row * inputs + i, load<vf>(from + i));
-        for (; i < inputs; i++) narrow1(x.half + row * inputs + i, from[i]);
+        for (; i + VL <= count; i += VL) narrow(to + i, load<vf>(from + i));
+        for (; i < count; i++) narrow1(to + i, from[i]);
         return;
     }
     const int64_t groups = inputs / GROUP;
-    for (int64_t g = 0; g < groups; g++) {
-        const float *part = from + g * GROUP;
+    for (int64_t g = at / GROUP; g < (at + count) / GROUP; g++) {
+        const float *part = from + g * GROUP - at;
         vf high = vf{};
         for (int i = 0; i < GROUP; i += VL) {
             vf v = load<vf>(part + i);
@@ -246,4 +252,8 @@ static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows 
         x.scales[row * groups + g] = scale + nothing;
         x.sums[row * groups + g] = scale * sum_of_integers + nothing;
     }
+}
+
+static inline void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row) {
+    prepare(from, inputs, bits, x, row, 0, inputs);
 }

@@ -30,7 +30,13 @@ static void add_norm_row(E *residual, const X *x, const W *weight, float eps, in
 template <class E, class C, class O>
 static void rotate(const E *x, const C *cos, const C *sin, int64_t width, O *out) {
     const int64_t half = width / 2;
-    for (int64_t i = 0; i < half; i++) {
+    int64_t i = 0;
+    for (; i + VL <= half; i += VL) {
+        const vf a = widen(x + i), b = widen(x + i + half);
+        narrow(out + i, a * widen(cos + i) + b * widen(sin + i));
+        narrow(out + i + half, b * widen(cos + i + half) + a * widen(sin + i + half));
+    }
+    for (; i < half; i++) {
         const float a = wide(x[i]), b = wide(x[i + half]);
         narrow1(out + i, a * wide(cos[i]) + b * wide(sin[i]));
         narrow1(out + i + half, b * wide(cos[i + half]) + a * wide(sin[i + half]));
