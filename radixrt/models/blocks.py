@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -238,3 +239,15 @@ class Decoder:
         if self.narrow is not None and len(hidden) <= self.narrow.most_logits:
             return self.narrow.head(hidden)
         return F.linear(hidden, self.head).float()
+
+    def chooses(self, lines: int) -> bool:
+        """Whether `choose` can be had for so many lines."""
+        return self.narrow is not None and lines <= self.narrow.most_logits
+
+    def choose(
+        self, hidden: torch.Tensor, allowed: int, mask_of: np.ndarray | None, masks: np.ndarray | None
+    ) -> torch.Tensor:
+        """The most likely tokens, int64[K], of hidden [K, hidden], without their logits: see `NarrowLinear.choose`."""
+        if self.narrow is None:
+            raise RuntimeError("only the compiled path chooses without logits")
+        return self.narrow.head.choose(hidden, allowed, mask_of, masks)

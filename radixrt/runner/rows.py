@@ -19,7 +19,7 @@ from radixrt.messages import RowOpen
 from radixrt.runner.adjust import Penalized, bounded_bias
 from radixrt.runner.penalties import TokenCounts
 from radixrt.runner.randoms import seed64, uniforms
-from radixrt.runner.sampler import Draw
+from radixrt.runner.sampler import GREEDY_BELOW, Draw
 from radixrt.runner.verify import Standing
 
 FRESH, SAMPLED, LOST = 0, 1, 2
@@ -129,6 +129,12 @@ class Rows:
             min_p=self._min_p[rows],
             uniforms=uniforms(self._seed[rows], positions),
         )
+
+    def plain(self, rows: np.ndarray) -> bool:
+        """Whether all of `rows` take their most likely token, and nobody asks for log-probabilities: logits are needed
+        for nothing else."""
+        greedy = (self._temperature[rows] < GREEDY_BELOW) | (self._top_k[rows] == 1)
+        return not (~greedy | self._ruled[rows] | (self.logprobs[rows] >= 0)).any()
 
     def adjustments(
         self, rows: np.ndarray, positions: np.ndarray, standing: Standing | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -39,6 +39,17 @@ class Model(Protocol):
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A model that can do without logits (`radixrt.models.blocks.Decoder` says how)."""
+
+    def chooses(self, lines: int) -> bool: ...
+
+    def choose(
+        self, hidden: torch.Tensor, allowed: int, mask_of: np.ndarray | None, masks: np.ndarray | None
+    ) -> torch.Tensor: ...
 
 
 class Stepper:
@@ -109,12 +120,16 @@ class Stepper:
             self.parts.lap("head")
             return answer(plan, scores=scores, forward_s=perf_counter() - started, parts=self.parts.end())
 
-        logits = self._model.logits(hidden[torch.from_numpy(layout.at).to(hidden.device)])
+        rows = layout.rows[layout.sampled]
+        positions = plan.positions[layout.at].astype(np.int64) + 1
+        lines = hidden[torch.from_numpy(layout.at).to(hidden.device)]
+        if isinstance(self._model, Chooser) and self._model.chooses(len(rows)) and self.rows.plain(rows):
+            return self._run_plain(self._model, plan, layout, attention, lines, scores, masks, started)
+
+        logits = self._model.logits(lines)
         forwarded = perf_counter()
         self.parts.lap("head")
 
-        rows = layout.rows[layout.sampled]
-        positions = plan.positions[layout.at].astype(np.int64) + 1
         asked = self.rows.logprobs[rows]
         wants = np.flatnonzero(asked >= 0)
         own, top_ids, top_logprobs = self._own_logprobs(logits, wants, int(asked.max(initial=0)))
@@ -124,18 +139,13 @@ class Stepper:
 
         mask_wait_s = 0.0
         if layout.masked.size:
-            bitmask = masks().bitmask
+            bitmask = self._bitmask(masks, layout)
             mask_wait_s = perf_counter() - prepared
-            self.parts.lap("mask wait")
-            if bitmask.ndim != 2 or len(bitmask) != len(layout.masked) or bitmask.dtype != np.int32:
-                raise PlanError("the token masks do not fit the step's masked rows")
             adjust.apply_bitmask(logits, layout.masked, bitmask)
 
         tokens = sample(logits, self.rows.draw(rows, positions))
-        tokens[torch.from_numpy(layout.lost[layout.sampled]).to(tokens.device)] = -1
-        on_host = self.rows.sampled(rows, tokens, layout.standing)
+        on_host = self._remember(rows, tokens, layout)
         sampled = perf_counter()
-        self.parts.lap("sample")
         chosen = np.zeros(len(rows), np.float32)
         if own is not None:
             picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
@@ -153,6 +163,59 @@ class Stepper:
             sample_s=sampled - forwarded - mask_wait_s,
             parts=self.parts.end(),
         )
+
+    def _run_plain(
+        self,
+        model: Chooser,
+        plan: StepPlan,
+        layout: Layout,
+        attention: AttentionLayout,
+        lines: torch.Tensor,
+        scores: list[Score],
+        masks: Callable[[], StepMasks],
+        started: float,
+    ) -> StepResult:
+        """What is left of a step whose rows need no logits (`Rows.plain`): with the masks at hand, the head leaves out
+        what they forbid."""
+        forwarded = perf_counter()
+        mask_of = bitmask = None
+        if layout.masked.size:
+            bitmask = self._bitmask(masks, layout)
+            mask_of = np.full(len(lines), -1, np.int64)
+            mask_of[layout.masked] = np.arange(len(layout.masked))
+        waited = perf_counter()
+        tokens = model.choose(lines, self._vocabulary, mask_of, bitmask)
+        self.parts.lap("head")
+        chosen = perf_counter()
+        on_host = self._remember(layout.rows[layout.sampled], tokens, layout)
+        return answer(
+            plan,
+            tokens=on_host,
+            logprobs=np.zeros(len(on_host), np.float32),
+            top_ids=np.zeros((len(on_host), 0), np.int32),
+            top_logprobs=np.zeros((len(on_host), 0), np.float32),
+            scores=scores,
+            proposals=self._propose(plan, layout, attention, on_host),
+            forward_s=forwarded - started + chosen - waited,
+            mask_wait_s=waited - forwarded,
+            sample_s=perf_counter() - chosen,
+            parts=self.parts.end(),
+        )
+
+    def _bitmask(self, masks: Callable[[], StepMasks], layout: Layout) -> np.ndarray:
+        """int32[masked lines, words], waited for."""
+        bitmask = masks().bitmask
+        self.parts.lap("mask wait")
+        if bitmask.ndim != 2 or len(bitmask) != len(layout.masked) or bitmask.dtype != np.int32:
+            raise PlanError("the token masks do not fit the step's masked rows")
+        return bitmask
+
+    def _remember(self, rows: np.ndarray, tokens: torch.Tensor, layout: Layout) -> np.ndarray:
+        """The tokens drawn, int32[K], -1 for rows that had lost theirs."""
+        tokens[torch.from_numpy(layout.lost[layout.sampled]).to(tokens.device)] = -1
+        on_host = self.rows.sampled(rows, tokens, layout.standing)
+        self.parts.lap("sample")
+        return on_host
 
     def _propose(
         self, plan: StepPlan, layout: Layout, attention: AttentionLayout, tokens: np.ndarray

@@ -431,3 +431,50 @@ def test_many_rows(model, stepper):
     assert stepper.run(plan(0, entries, opens=opens), no_masks).tokens.tolist() == [e[0] for e in expected]
     entries = [{"row": r, "tokens": [-1], "at": 1, "slots": [10 + i], "private": [i]} for i, r in enumerate(rows)]
     assert stepper.run(plan(1, entries), no_masks).tokens.tolist() == [e[1] for e in expected]
+
+
+class Chooses(FakeModel):
+    """A model that gives its most likely tokens without logits, as the compiled path does."""
+
+    chosen = 0
+
+    def chooses(self, lines: int) -> bool:
+        return lines <= 3
+
+    def choose(self, hidden, allowed, mask_of, masks) -> torch.Tensor:
+        self.chosen += 1
+        logits = self.logits(hidden)
+        logits[:, allowed:] = -torch.inf
+        for row in [] if mask_of is None else np.flatnonzero(mask_of >= 0):
+            bits = np.unpackbits(masks[mask_of[row]].view(np.uint8), bitorder="little")
+            logits[row, torch.from_numpy(bits == 0)] = -torch.inf
+        return logits.argmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("others", "chosen"),
+    [
+        ([], 1),
+        ([RowOpen(row=1, temperature=0.0)], 1),
+        ([RowOpen(row=1, temperature=1.0, top_k=1)], 1),
+        ([RowOpen(row=1, temperature=1.0)], 0),
+        ([RowOpen(row=1, temperature=0.0, logprobs=0)], 0),
+        ([RowOpen(row=1, temperature=0.0, suppress_ids=[3])], 0),
+        ([RowOpen(row=row, temperature=0.0) for row in (1, 2, 3)], 0),
+    ],
+    ids=["alone", "greedy", "top_k 1", "random", "log-probabilities", "rules", "too many"],
+)
+def test_logits_are_left_out_where_nobody_needs_them(others: list[RowOpen], chosen: int) -> None:
+    """A masked row and others beside it: the same answers either way."""
+    results = []
+    model = Chooses(V)
+    for each in (model, FakeModel(V)):
+        opens = [RowOpen(row=0, temperature=0.0), *others]
+        entries = [{"row": opened.row, "tokens": [5 + opened.row], "at": 0, "slots": [opened.row]} for opened in opens]
+        step = plan(0, entries, opens=opens, masked=[0])
+        masks = StepMasks(step=0, bitmask=mask_of([9, 12, 40]))
+        results.append(make_stepper(each, vocabulary=60).run(step, lambda masks=masks: masks))
+    assert model.chosen == chosen
+    assert results[0].tokens.tolist() == results[1].tokens.tolist() and results[0].tokens[0] in (9, 12, 40)
+    assert results[0].top_ids.shape == results[1].top_ids.shape
+    assert results[0].logprobs.tolist() == results[1].logprobs.tolist()

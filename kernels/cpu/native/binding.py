@@ -63,6 +63,20 @@ class Linear(ctypes.Structure):
     ]
 
 
+class Choice(ctypes.Structure):
+    """choose.h, Choice."""
+
+    _fields_ = [
+        ("head", POINTER(Linear)),
+        ("rows", c_int64),
+        ("allowed", c_int64),
+        ("masks", c_void_p),
+        ("words", c_int64),
+        ("mask_of", c_void_p),
+        ("chosen", c_void_p),
+    ]
+
+
 class LayerWeights(ctypes.Structure):
     """forward.h, LayerWeights."""
 
@@ -117,6 +131,7 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_features": ([], c_int64),
     "radixrt_attention": ([POINTER(Reads), POINTER(Heads), c_int64], None),
     "radixrt_linear": ([POINTER(Linear), c_void_p, c_int64, c_int64, c_void_p], None),
+    "radixrt_choose": ([POINTER(Choice), c_void_p, c_int64], None),
     "radixrt_packed_bytes": ([c_int64] * 3, c_int64),
     "radixrt_pack": ([c_int64] * 3 + [c_void_p] * 4, None),
     "radixrt_forward_bytes": ([POINTER(Decoder), POINTER(Step)], c_int64),

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "attention.h"
+#include "choose.h"
 #include "forward.h"
 #include "linear.h"
 #include "pointwise.h"
@@ -62,37 +63,69 @@ EXPORT void radixrt_attention(const Reads *reads, const Heads *heads, int64_t ha
         attend<FloatPool>(*reads, *heads);
 }
 
-// y float32[rows, outputs] = x [rows, inputs] (float32, or bfloat16 where `half`) times the weight, plus its bias.
+// x [rows, inputs] (float32, or bfloat16 where `half`) made ready for products, and counters to share them out: memory of
+// the calling thread until its next call. All threads of a team fill it.
+struct Ready {
+    Rows rows;
+    float *widened;
+    Counter *counters;
+    Ready(const Linear &w, int64_t count) {
+        static thread_local Scratch scratch;
+        const int64_t n = count * w.inputs, threads = omp_get_max_threads();
+        char *memory = (char *)scratch.need(3 * n + 8 * (n / GROUP + 1) + 4 * n + 64 * 8 + sizeof(Counter) * threads);
+        auto take = [&](int64_t bytes) {
+            char *at = memory;
+            memory += round_up(bytes, 64);
+            return at;
+        };
+        rows.half = (bf16 *)take(2 * n);
+        rows.bytes = (int8_t *)take(n);
+        rows.scales = (float *)take(4 * (n / GROUP + 1));
+        rows.sums = (float *)take(4 * (n / GROUP + 1));
+        widened = (float *)take(4 * n);
+        counters = (Counter *)take(sizeof(Counter) * threads);
+        for (int i = 0; i < threads; i++) new (counters + i) Counter(0);
+    }
+    void fill(const Linear &w, const void *x, int64_t half, int64_t count) const {
+#pragma omp for
+        for (int64_t r = 0; r < count; r++) {
+            const float *row = (const float *)x + r * w.inputs;
+            if (half) {
+                float *to = widened + r * w.inputs;
+                for (int64_t i = 0; i < w.inputs; i++) to[i] = wide(((const bf16 *)x)[r * w.inputs + i]);
+                row = to;
+            }
+            prepare(row, w.inputs, w.bits, rows, r);
+        }
+    }
+};
+
+// y float32[rows, outputs] = x times the weight, plus its bias.
 EXPORT void radixrt_linear(const Linear *w, const void *x, int64_t half, int64_t rows, float *y) {
+    const Ready ready(*w, rows);
+#pragma omp parallel
+    {
+        ready.fill(*w, x, half, rows);
+        const Team team = {omp_get_thread_num(), omp_get_num_threads()};
+        share(team, ready.counters, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready.rows, rows, y); });
+    }
+}
+
+EXPORT void radixrt_choose(const Choice *c, const void *x, int64_t half) {
     static thread_local Scratch scratch;
-    const int64_t n = rows * w->inputs;
-    char *memory = (char *)scratch.need(3 * n + 8 * (n / GROUP + 1) + 4 * n + 64 * 8 + sizeof(Counter) * omp_get_max_threads());
-    auto take = [&](int64_t bytes) {
-        char *at = memory;
-        memory += round_up(bytes, 64);
-        return at;
-    };
-    Rows ready;
-    ready.half = (bf16 *)take(2 * n);
-    ready.bytes = (int8_t *)take(n);
-    ready.scales = (float *)take(4 * (n / GROUP + 1));
-    ready.sums = (float *)take(4 * (n / GROUP + 1));
-    float *widened = (float *)take(4 * n);
-    Counter *counters = (Counter *)take(sizeof(Counter) * omp_get_max_threads());
-    for (int i = 0; i < omp_get_max_threads(); i++) new (counters + i) Counter(0);
+    const Linear &w = *c->head;
+    const Ready ready(w, c->rows);
+    Best *best = (Best *)scratch.need(sizeof(Best) * c->rows * omp_get_max_threads());
 #pragma omp parallel
     {
         const Team team = {omp_get_thread_num(), omp_get_num_threads()};
+        Best *own = best + team.thread * c->rows;
+        for (int64_t r = 0; r < c->rows; r++) own[r] = {tile_floats{} + NEGATIVE_INFINITY, tile_ints{}, false};
+        ready.fill(w, x, half, c->rows);
+        share(team, ready.counters, tiles(w), chunk(w), [&](int64_t i) { choose_tile(*c, i, ready.rows, own); });
+#pragma omp barrier
 #pragma omp for
-        for (int64_t r = 0; r < rows; r++) {
-            const float *row = (const float *)x + r * w->inputs;
-            if (half) {
-                for (int64_t i = 0; i < w->inputs; i++) widened[r * w->inputs + i] = wide(((const bf16 *)x)[r * w->inputs + i]);
-                row = widened + r * w->inputs;
-            }
-            prepare(row, w->inputs, w->bits, ready, r);
-        }
-        share(team, counters, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready, rows, y); });
+        for (int64_t r = 0; r < c->rows; r++) c->chosen[r] = settle(*c, r, best, team.threads);
     }
 }
 

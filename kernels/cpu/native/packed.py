@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from radixrt.kernels.cpu.native.binding import Linear, is_half, library, pointer
+from radixrt.kernels.cpu.native.binding import Choice, Linear, is_half, library, pointer
 
 GROUP, TILE = 32, 16
 LAYOUT = 1
@@ -115,3 +117,23 @@ class NarrowLinear:
         y = torch.empty(len(x), self.outputs)
         self._library.radixrt_linear(self.struct, x.data_ptr(), is_half(x), len(x), y.data_ptr())
         return y
+
+    def choose(
+        self, x: torch.Tensor, allowed: int, mask_of: np.ndarray | None = None, masks: np.ndarray | None = None
+    ) -> torch.Tensor:
+        """int64[rows]: the largest output of each row of x [rows, K], the first among equals, without all outputs.
+
+        Outputs from `allowed` on are never chosen. masks int32[lines, words]: bit o % 32 of word o / 32 allows output
+        o, and those beyond are not allowed; mask_of int64[rows]: the line that is a row's, -1 for none. -1 where
+        nothing is allowed, or what is largest is not finite.
+        """
+        x = x.contiguous()
+        chosen = torch.empty(len(x), dtype=torch.int64)
+        lines = None if masks is None else np.ascontiguousarray(masks, np.int32)
+        choice = Choice(
+            head=ctypes.pointer(self.struct), rows=len(x), allowed=allowed,
+            masks=None if lines is None else lines.ctypes.data, words=0 if lines is None else lines.shape[1],
+            mask_of=None if mask_of is None else mask_of.ctypes.data, chosen=chosen.data_ptr(),
+        )  # fmt: skip
+        self._library.radixrt_choose(choice, x.data_ptr(), is_half(x))
+        return chosen
