@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixrt.errors import ErrorInfo, GenerationFailed
+from radixrt.errors import ConstraintError, ErrorInfo, GenerationFailed
 
 
 class GrammarError(GenerationFailed):
@@ -32,3 +32,10 @@ class MatcherFailed(GrammarError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="grammar_failed")
+
+
+class TooComplex(MatcherFailed):
+    """The constraint itself asked for more than a limit allows: whoever sent it must change it (400), at any length."""
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(kind=ConstraintError.__name__, message=self.message, code="constraint_too_complex")

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed, TokenRefused
+from radixrt.grammar.errors import GrammarDeadEnd, TokenRefused, TooComplex
 from radixrt.grammar.interface import Bitmask
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.tables import Bits, Ends, Tables, bit, words
@@ -271,4 +271,4 @@ class TokenMatcher:
             return
         if self._failure == DEAD_END:
             raise GrammarDeadEnd(DEAD_END)
-        raise MatcherFailed(f"the constraint cannot be followed further: {self._failure}")
+        raise TooComplex(f"the constraint cannot be followed further: {self._failure}")

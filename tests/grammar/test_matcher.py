@@ -266,8 +266,10 @@ def test_a_back_end_that_gives_up_never_passes_unnoticed(compiler: Backends, voc
             matcher.fill(bitmask, 0)
             matcher.accept(rng.choice(pair))
 
-    with pytest.raises(MatcherFailed, match="too many ways"):
+    with pytest.raises(MatcherFailed, match="too many ways") as caught:
         run()
+    assert caught.value.info().kind == "ConstraintError", "whoever sent it must change it"
+    assert caught.value.info().code == "constraint_too_complex" and "\n" not in caught.value.message
     for use in (lambda: matcher.fill(bitmask, 0), lambda: matcher.accept(pair[0]), matcher.fork, matcher.forced):
         with pytest.raises(MatcherFailed):
             use()
