@@ -11,6 +11,9 @@ each process of the engine, a compile worker too, is ended with SIGKILL in turn.
 - an error that no outage explains, or an outage of more than 30 s
 - afterwards: slots, rows or requests still held, memory that kept growing, an unexpected error in the log,
   a process left
+- a run that is not over when it must be, or that broke off: said with what every client was at, and the log's end
+
+A line on stderr every half minute says how far it is.
 """
 
 from __future__ import annotations
@@ -21,58 +24,30 @@ import os
 import random
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 from chaos_kinds import KEY, KINDS, REFERENCES, Down, Load, Wrong
+from chaos_report import SERVER, Outage, Outcome, Report, judge_memory, show
 
 HANG_S = 120.0
 OUTAGE_S = 30.0
 GRACE_S = 3.0
 """A request that began so long before an outage, or after it, may have met it."""
+START_S = 120.0
+SAY_EVERY_S = 30.0
 BETWEEN_S = 130.0
 """The server forgives a death after two minutes of service, and gives up after five in a row."""
 VICTIMS = ("tokenizer", "scheduler", "runner", "grammar")
 GAUGES = ("radixrt_requests_running", "radixrt_requests_waiting", "radixrt_kv_used_tokens")
-ROOM_BYTES = 96 * 2**20
-"""By so much memory may differ between two halves of a calm period: caches fill, pages are first touched."""
-
-
-@dataclass
-class Outage:
-    victim: str
-    began: float
-    noticed: float = 0.0
-    """Until /ready said no, in seconds."""
-    ended: float | None = None
-    """When requests were taken again; None: not yet."""
-
-
-@dataclass
-class Report:
-    """What a run found; `faults` is empty when all is well."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-    outages: list[Outage] = field(default_factory=list)
-    explained: int = 0
-    """Requests that ended in an error because of an outage."""
-    memory: list[tuple[float, int, int]] = field(default_factory=list)
-    """(time, bytes of the server's process, bytes of all others): resident, without what they share."""
-    seconds: float = 0.0
-
-    def fault(self, text: str) -> None:
-        if len(self.faults) < 50:
-            self.faults.append(text)
 
 
 class Chaos:
@@ -86,54 +61,95 @@ class Chaos:
         self.report = Report()
         self.seen: dict[int, psutil.Process] = {}
         self.stopping = asyncio.Event()
+        self.busy: dict[int, tuple[str, float]] = {}
+        """What each client is at, and since when."""
         self._listens = False
 
     async def run(self, minutes: float, clients: int) -> Report:
+        """The whole run; one that breaks off or is not over in time is a fault that says what everybody was at."""
+        limit_s = minutes * 60 + START_S + 2 * HANG_S + 2 * OUTAGE_S
+        saying = asyncio.create_task(self._say())
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._run(minutes, clients)
+            self.report.ended = True
+        except TimeoutError:
+            self._broke_off(f"the run was not over after {limit_s:.0f} s")
+        except (RuntimeError, OSError, httpx.HTTPError) as error:
+            self._broke_off(f"the run broke off: {type(error).__name__}: {error}")
+        finally:
+            saying.cancel()
+        return self.report
+
+    async def _run(self, minutes: float, clients: int) -> None:
         limits = httpx.Limits(max_connections=clients + 8, max_keepalive_connections=clients)
         headers = {"authorization": f"Bearer {KEY}"}
-        async with httpx.AsyncClient(base_url=self.url, timeout=HANG_S, headers=headers, limits=limits) as http:
+        async with (
+            httpx.AsyncClient(base_url=self.url, timeout=HANG_S, headers=headers, limits=limits) as http,
+            ended_with() as tasks,
+        ):
             host, port = self.url.removeprefix("http://").split(":")
             load = Load(http, (host, int(port)), self.random)
-            await self._until_ready(http, 120)
+            await self._until_ready(http, START_S)
             for kind, answers in REFERENCES.items():
                 known = len(load.expected) + answers
                 while len(load.expected) < known:
                     await kind(load)
             began = time.monotonic()
-            tasks = [asyncio.create_task(self._client(load)) for _ in range(clients)]
+            tasks += [asyncio.create_task(self._client(load, number)) for number in range(clients)]
             tasks += [asyncio.create_task(self._watch())]
-            await self._kill(http, minutes * 60)
-            self.stopping.set()
-            await asyncio.gather(*tasks)
-            self.report.seconds = time.monotonic() - began
+            try:
+                await self._kill(http, minutes * 60)
+                self.stopping.set()
+                await asyncio.gather(*tasks)
+            finally:
+                self.report.seconds = time.monotonic() - began
             await self._calm(http)
-        return self.report
 
-    async def _client(self, load: Load) -> None:
+    def _broke_off(self, why: str) -> None:
+        now = time.monotonic()
+        at = ", ".join(f"{kind} for {now - since:.0f} s" for kind, since in sorted(self.busy.values()))
+        self.report.fault(f"{why}; clients were at: {at or 'nothing'}; the log ends with:\n{self._log_end()}")
+
+    def _log_end(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+    async def _say(self) -> None:
+        while True:
+            await asyncio.sleep(SAY_EVERY_S)
+            print(f"chaos: {self.report.progress()}", file=sys.stderr, flush=True)
+
+    async def _client(self, load: Load, number: int) -> None:
         kinds, weights = list(KINDS), list(KINDS.values())
         while not self.stopping.is_set():
             kind = self.random.choices(kinds, weights)[0]
             began = time.monotonic()
+            self.busy[number] = (kind.__name__, began)
             self.report.counts[kind.__name__] += 1
+            outcome: Outcome = "fault"
             try:
                 await asyncio.wait_for(kind(load), HANG_S)
+                outcome = "answered"
             except Down as error:
                 if self._explains(began, time.monotonic()):
-                    self.report.explained += 1
-                    await asyncio.sleep(1)
+                    outcome = "outage"
                 else:
                     self.report.fault(f"{kind.__name__}: an error without an outage: {error}")
             except TimeoutError:
                 self.report.fault(f"{kind.__name__}: no end within {HANG_S:.0f} s")
             except (Wrong, httpx.HTTPError, OSError, KeyError, IndexError, TypeError, ValueError) as error:
                 self.report.fault(f"{kind.__name__}: {type(error).__name__}: {error}")
+            self.report.outcomes[outcome] += 1
+            if outcome == "outage":
+                await asyncio.sleep(1)
+        self.busy.pop(number, None)
 
     def _explains(self, began: float, ended: float) -> bool:
         """Whether a request that ran from `began` to `ended` may have met an outage."""
         return any(
             began <= (outage.ended or ended) + GRACE_S and ended >= outage.began - GRACE_S
             for outage in self.report.outages
-            if outage.victim != "grammar"
+            if outage.all_down
         )
 
     async def _kill(self, http: httpx.AsyncClient, seconds: float) -> None:
@@ -154,7 +170,7 @@ class Chaos:
         outage = Outage(name, time.monotonic())
         self.report.outages.append(outage)
         found[0].kill()
-        if name == "grammar":  # a compile worker is replaced, and nobody else notices
+        if not outage.all_down:  # a compile worker is replaced, and nobody else notices
             outage.ended = time.monotonic()
             return
         while await self._ready(http):
@@ -178,7 +194,7 @@ class Chaos:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
+                raise RuntimeError(f"the server ended with {self.process.returncode}")
             if await self._ready(http):
                 self._listens = True
                 return
@@ -195,8 +211,12 @@ class Chaos:
 
     async def _watch(self) -> None:
         while not self.stopping.is_set():
-            own, others = resident(self.process.pid), sum(resident(child.pid) for child in self._children())
-            self.report.memory.append((time.monotonic(), own, others))
+            sizes = {SERVER: resident(self.process.pid)}
+            for child in self._children():
+                name = next((victim for victim in VICTIMS if f"radixrt.{victim}" in " ".join(_words(child))), None)
+                if name is not None:
+                    sizes[name] = sizes.get(name, 0) + resident(child.pid)
+            self.report.memory.append((time.monotonic(), sizes))
             await asyncio.sleep(1)
 
     async def _calm(self, http: httpx.AsyncClient) -> None:
@@ -221,17 +241,6 @@ class Chaos:
             self.report.fault(f"counters that move while nothing runs: {sorted(moved)}")
 
 
-def judge_memory(report: Report) -> None:
-    """The server's process over the whole run, the engine's since its last start: halves may differ by ROOM_BYTES."""
-    died = [outage.ended or outage.began for outage in report.outages if outage.victim != "grammar"]
-    began = max(died, default=0.0) + 5
-    whole = [own for _, own, _ in report.memory[len(report.memory) // 5 :]]
-    for name, values in (("the server", whole), ("the engine", [rest for at, _, rest in report.memory if at > began])):
-        half = len(values) // 2
-        if half and (grown := statistics.median(values[half:]) - statistics.median(values[:half])) > ROOM_BYTES:
-            report.fault(f"the memory of {name} grew by {grown / 2**20:.0f} MiB")
-
-
 def judge_end(chaos: Chaos) -> None:
     """The server stops cleanly, leaves no process, and its log tells of nothing unexpected."""
     chaos._children()
@@ -250,6 +259,18 @@ def judge_end(chaos: Chaos) -> None:
     text = chaos.log.read_text(errors="replace")
     if "Traceback" in text:
         chaos.report.fault(f"the server's log: {text[text.index('Traceback') :][:1500]}")
+
+
+@asynccontextmanager
+async def ended_with() -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Tasks that do not outlive the block."""
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def resident(pid: int) -> int:
@@ -295,22 +316,6 @@ def run(model: str, *, minutes: float, clients: int, seed: int = 0, log: Path) -
     return chaos.report
 
 
-def show(report: Report) -> str:
-    lines = [f"{sum(report.counts.values())} requests in {report.seconds:.0f} s, {report.explained} ended by an outage"]
-    lines += [f"  {name:16}{count}" for name, count in sorted(report.counts.items())]
-    for outage in report.outages:
-        again = f"taken again after {(outage.ended or 0) - outage.began:.1f} s" if outage.ended else "never again"
-        lines.append(f"  kill -9 {outage.victim}: noticed after {outage.noticed:.2f} s, {again}")
-    for i, name in ((1, "server"), (2, "engine")):
-        values: list[Any] = [sample[i] / 2**20 for sample in report.memory]
-        if values:
-            fifth = max(1, len(values) // 5)
-            first, last = statistics.median(values[:fifth]), statistics.median(values[-fifth:])
-            lines.append(f"  memory of the {name}: {first:.0f} MiB in the first fifth, {last:.0f} MiB in the last")
-    lines += [f"FAULT {fault}" for fault in report.faults] or ["no faults"]
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("model", nargs="?", default="smollm2-135m")
@@ -320,8 +325,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         arguments: dict[str, Any] = {"minutes": options.minutes, "clients": options.clients, "seed": options.seed}
-        report = run(options.model, **arguments, log=Path(folder) / "server.log")
-    print(show(report))
+        log = Path(folder) / "server.log"
+        report = run(options.model, **arguments, log=log)
+        if report.faults:
+            print(f"the server's log ends with:\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
+    print(show(report), flush=True)
     sys.exit(1 if report.faults else 0)
 
 

@@ -9,15 +9,16 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import chaos
 from chaos_kinds import KINDS
+from chaos_report import show
 
 
 def test_chaos(tiny_path: Path, tmp_path: Path, long: bool) -> None:
     """Half a minute on a tiny model; `--long` is two minutes with 64 clients."""
     minutes, clients = (2.0, 64) if long else (0.6, 12)
     report = chaos.run(str(tiny_path), minutes=minutes, clients=clients, log=tmp_path / "server.log")
-    assert not report.faults, chaos.show(report)
+    assert not report.faults, show(report)
     assert set(report.counts) == {kind.__name__ for kind in KINDS}
     assert {outage.victim for outage in report.outages} == set(chaos.VICTIMS)
     assert all(outage.ended is not None for outage in report.outages)
     assert all(outage.noticed < 5 for outage in report.outages)
-    assert sum(report.counts.values()) - report.explained > 100, chaos.show(report)
+    assert sum(report.counts.values()) - report.explained > 100, show(report)
