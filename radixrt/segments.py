@@ -25,11 +25,11 @@ MAX_CHILDREN = 1024
 """Branches of one fork."""
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class Item(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of what a client appends to a program."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A turn of the conversation: finished, or (in `Start.turn`) under way."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -78,7 +78,7 @@ class Gen(Item, frozen=True, kw_only=True):
     """Text that the model writes. `index` is the client's number for it, unique in the program."""
 
     index: int
-    sampling: SamplingParams
+    sampling: SamplingParams = SamplingParams()
     constraint: Constraint | None = None
     heal: bool = True
     """Where free text stands before it, its last token may be written anew (`radixrt.tokenizer.healing`)."""
