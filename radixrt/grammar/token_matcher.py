@@ -13,11 +13,11 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from radixrt.grammar.errors import GrammarDeadEnd, TokenRefused, TooComplex
+from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed, TokenRefused, TooComplex
 from radixrt.grammar.interface import Bitmask
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.tables import Bits, Ends, Tables, bit, words
-from radixrt.grammar.wording import running_words
+from radixrt.grammar.wording import GAVE_UP, running_words
 
 DEAD_END = "no token can follow within the constraint"
 
@@ -271,4 +271,5 @@ class TokenMatcher:
             return
         if self._failure == DEAD_END:
             raise GrammarDeadEnd(DEAD_END)
-        raise TooComplex(f"the constraint cannot be followed further: {self._failure}")
+        kind = MatcherFailed if self._failure == GAVE_UP else TooComplex
+        raise kind(f"the constraint cannot be followed further: {self._failure}")

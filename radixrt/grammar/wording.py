@@ -192,9 +192,13 @@ def grammar_words(message: str, *, own_lines: bool = True) -> str:
     return f"{line}it cannot be read from here on" if place and own_lines else f"{line}it cannot be read"
 
 
+GAVE_UP = "the back end gave up"
+"""Why is not known: nothing says that the constraint is to blame."""
+
+
 def running_words(failure: str) -> str:
     """Of a library, about a row that it cannot follow further."""
     log.info("a constraint can no longer be followed: %s", failure)
     if re.search(r"TooComplex|too complex|items|lexer|states|fuel|limit", failure):
         return "there are too many ways to read the text so far; a less ambiguous constraint would do"
-    return "the back end gave up"
+    return GAVE_UP
