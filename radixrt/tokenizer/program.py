@@ -11,7 +11,7 @@ import numpy as np
 
 from radixrt.backend import Tokens
 from radixrt.checkpoint import Vocabulary
-from radixrt.conversation import Conversation
+from radixrt.conversation import Conversation, Turn
 from radixrt.errors import InvalidRequest
 from radixrt.messages import Namespace, Prompt
 from radixrt.results import Usage
@@ -22,6 +22,7 @@ from radixrt.segments import (
     Opened,
     ProgramEvent,
     ProgramItem,
+    Said,
     Segment,
     Select,
     Start,
@@ -149,6 +150,13 @@ def opened(story: Story, index: int, before: Sequence[int]) -> Opened:
         prompt_adds_text=story.prompt_adds_text,
         prompted=story.prompted,
     )
+
+
+def turn_of(said: Said) -> Turn:
+    """A turn that a program begins with."""
+    return Turn(
+        said.role, said.name, said.tool_call_id, said.content, said.opened, tuple(map(dict, said.tool_calls))
+    )  # fmt: skip
 
 
 def check_items(items: Sequence[ProgramItem], waiting: int) -> None:

@@ -43,7 +43,6 @@ from radixrt.segments import (
     Gen,
     Heal,
     ProgramItem,
-    Said,
     Segment,
     Select,
     Start,
@@ -52,7 +51,7 @@ from radixrt.segments import (
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.encode import PromptEncoder, all_special
 from radixrt.tokenizer.healing import Healer
-from radixrt.tokenizer.program import LocalTokens, Program, Running, Story, check_items, common, opened
+from radixrt.tokenizer.program import LocalTokens, Program, Running, Story, check_items, common, opened, turn_of
 from radixrt.tokenizer.program_output import ProgramOutput
 from radixrt.tokenizer.program_select import ProgramSelects
 from radixrt.tokenizer.requests import RequestTable
@@ -226,13 +225,13 @@ class ProgramTable:
         program.story = Story(
             ids=self._encoder.checked(start.ids),
             pending=start.pending,
-            turns=[_turn(said).message() for said in start.turns],
+            turns=[turn_of(said).message() for said in start.turns],
             rendered=start.rendered,
             unclosed=start.unclosed,
             prompt_adds_text=start.prompt_adds_text,
             prompted=start.prompted,
             tools=checked_tools(start.tools),
-            turn=None if turn is None else _turn(turn),
+            turn=None if turn is None else turn_of(turn),
         )
         if not 0 <= start.rendered <= len(start.turns):
             raise InvalidRequest(f"rendered must be between 0 and {len(start.turns)}", param="rendered")
@@ -280,7 +279,7 @@ class ProgramTable:
 
     def _begin(self, program: Program, gen: Gen, segment: Segment, text: Tokens | None) -> None:
         story = program.story
-        strip = self._adds_space and all_special(self._vocabulary, _array(story.ids))
+        strip = self._adds_space and all_special(self._vocabulary, np.asarray(story.ids, dtype=np.int32))
         count = range(gen.sampling.n)
         program.running = Running(
             gen=gen,
@@ -293,7 +292,7 @@ class ProgramTable:
     def _segment(self, gen: Gen, ids: Sequence[int], heal: Heal | None) -> Segment:
         return Segment(
             request_id=self._requests.next_id(),
-            ids=_array(ids),
+            ids=np.asarray(ids, dtype=np.int32),
             sampling=gen.sampling,
             constraint=gen.constraint,
             heal=heal,
@@ -391,13 +390,3 @@ class ProgramTable:
             child = self._by_client.get((program.peer, number))
             if child is not None and child.waits:
                 self._fail(child, Aborted("the program that this one begins from has ended", code="cancelled"))
-
-
-def _turn(said: Said) -> Turn:
-    return Turn(
-        said.role, said.name, said.tool_call_id, said.content, said.opened, tuple(map(dict, said.tool_calls))
-    )  # fmt: skip
-
-
-def _array(ids: Sequence[int]) -> np.ndarray:
-    return np.asarray(ids, dtype=np.int32)
