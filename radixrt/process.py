@@ -17,6 +17,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from radixrt.slices import ask_short_slice
+
 Config = TypeVar("Config")
 LogFormat: TypeAlias = Literal["text", "json"]
 
@@ -25,10 +27,11 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 def start(name: str, config_type: type[Config]) -> Config:
-    """Read this process's config, set up logging and the lifeline; called first in each `__main__`."""
+    """Read this process's config, set up logging, slices and the lifeline; called first in each `__main__`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = msgspec.json.decode(_read_line(0), type=config_type)
     setup_logging(getattr(config, "log_level", "warning"), name, getattr(config, "log_format", "text"))
+    ask_short_slice()
     directory = getattr(config, "ipc_dir", "")
     threading.Thread(target=_lifeline, args=(directory,), daemon=True, name="lifeline").start()
     return config

@@ -140,10 +140,12 @@ def serve(
     from radixrt.server.serve import Tls
     from radixrt.server.serve import serve as serve_http
     from radixrt.server.tracing import over_http
+    from radixrt.slices import ask_short_slice
 
     if (ssl_certfile is None) != (ssl_keyfile is None) or (ssl_ca_certs and not ssl_certfile):
         raise typer.BadParameter("--ssl-certfile and --ssl-keyfile go together, --ssl-ca-certs with both")
     setup_logging(engine_options["log_level"], "server", engine_options["log_format"])
+    ask_short_slice()
     keys = keys_of(api_key or (), file=api_key_file, admin=admin_api_key)
     with Stages() as stages:
         banner = Banner(stages, uds, key_needed=bool(keys))

@@ -31,25 +31,56 @@ def dequantize(blocks: np.ndarray, tensor: GgufTensor) -> torch.Tensor:
         raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, which is not supported") from error
 
 
-GROUP_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
-"""Types whose blocks are groups of 32 integers with a scale and a shift, and the bits of their integers."""
+GROUP_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8, "Q4_K": 4, "Q5_0": 8, "Q5_1": 8, "Q5_K": 8}
+"""Types whose blocks are groups of 32 integers with a scale and a shift each, and the bits that hold their integers."""
 
 
 def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """blocks as in `dequantize` -> (bits, q uint8[n, 32], scale, shift float16[n]): w = scale * q + shift, exactly.
+    """blocks as in `dequantize` -> (bits, q uint8[n, elements], scale, shift float16[n, groups]).
 
-    ModelError for a type that is not in GROUP_BITS.
+    w = scale * q + shift: exactly, but for Q4_K and Q5_K, whose scales are products of a float16 and an integer of 6
+    bits: here they are rounded to a float16 (2^-11). ModelError for a type that is not in GROUP_BITS.
     """
     data = torch.from_numpy(blocks)
-    scale = data[:, :2].contiguous().view(torch.float16)[:, 0]
+    scale = data[:, :2].contiguous().view(torch.float16)
+    second = data[:, 2:4].contiguous().view(torch.float16)
     match tensor.type_name:
         case "Q4_0":
             return 4, _nibble_bytes(data[:, 2:]), scale, scale * -8
         case "Q4_1":
-            return 4, _nibble_bytes(data[:, 4:]), scale, data[:, 2:4].contiguous().view(torch.float16)[:, 0]
+            return 4, _nibble_bytes(data[:, 4:]), scale, second
+        case "Q5_0":
+            return 8, _nibble_bytes(data[:, 6:]) | _fifth_bits(data[:, 2:6]), scale, scale * -16
+        case "Q5_1":
+            return 8, _nibble_bytes(data[:, 8:]) | _fifth_bits(data[:, 4:8]), scale, second
         case "Q8_0":
             return 8, data[:, 2:] ^ 128, scale, scale * -128
+        case "Q4_K":
+            return 4, _nibble_groups(data[:, 16:]), *_k_scales(data[:, 4:16], scale, second)
+        case "Q5_K":
+            high = (data[:, None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1) << 4
+            q = _nibble_groups(data[:, 48:]) | high.flatten(1)
+            return 8, q, *_k_scales(data[:, 4:16], scale, second)
     raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, whose blocks are no groups of 32")
+
+
+def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
+    """uint8[n, 4] -> uint8[n, 32]: bit i as 16 or 0."""
+    return ((packed[:, :, None] >> torch.arange(8, dtype=torch.uint8) & 1) << 4).flatten(1)
+
+
+def _nibble_groups(packed: torch.Tensor) -> torch.Tensor:
+    """uint8[n, 128] -> uint8[n, 256]: of each 32 bytes the low halves, then the high ones."""
+    return _nibble_bytes(packed.reshape(-1, 32)).view(len(packed), 256)
+
+
+def _k_scales(packed: torch.Tensor, scale: torch.Tensor, least: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The 8 groups' scales and shifts, float16[n, 8], from 12 bytes that hold 6 bits for each: the first four in the
+    low bits of bytes 0-3 (scales) and 4-7 (least), the others in bytes 8-11 and the upper bits of the first eight."""
+    low, high, last = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = torch.cat([low & 63, last & 15 | low >> 6 << 4], dim=1)
+    shifts = torch.cat([high & 63, last >> 4 | high >> 6 << 4], dim=1)
+    return (scales * scale.float()).half(), (shifts * -least.float()).half()
 
 
 def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:

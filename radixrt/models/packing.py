@@ -49,8 +49,8 @@ class Part:
 def parts(model: Decoder, source: WeightSource, weights: Weights) -> dict[str, Part]:
     """What of the model is packed, by name: layers' products as `layer_name` says, and "head".
 
-    auto: integers where the file holds integers, exactly its own where its blocks allow (Q4_0, Q4_1, Q8_0), 8 bits for
-    its other block formats; else bfloat16. Matrices whose inputs do not divide into groups stay as they are.
+    auto: integers where the file holds integers, exactly its own where its blocks allow (`dequantize.GROUP_BITS`), 8
+    bits for its other block formats; else bfloat16. Matrices whose inputs do not divide into groups stay as they are.
     """
     if weights == "bf16":
         return {}
