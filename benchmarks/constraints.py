@@ -3,8 +3,8 @@
     python benchmarks/constraints.py --base-url http://127.0.0.1:8000 --rounds 5
     python benchmarks/constraints.py --base-url http://127.0.0.1:8000 --against http://127.0.0.1:8001 --rounds 5
 
-The `json` workload runs first; then as many chats over other notes, without the schema, each as long as the answer at
-its place was. Rounds take turns between both kinds and, with --against, between both servers. On a busy machine CPU
+The `json` workload runs first; then as many chats over other such notes, without the schema, each as long as the answer
+at its place was. Rounds take turns between both kinds and, with --against, between both servers. On a busy machine CPU
 time (`--pid`) says what tokens/s cannot. Needs httpx and psutil.
 """
 
@@ -19,21 +19,16 @@ import time
 
 import psutil
 from measure import Record, Server, summarise
-from workloads import at_once, json_records
+from workloads import ask_for_person, at_once, json_records, notes
 
 AT_ONCE = 8
-SYSTEM = {"role": "system", "content": "Give the person in the note as JSON. Invent two hobbies."}
 
 
 async def free(server: Server, rng: random.Random, lengths: list[int]) -> list[Record]:
     """Chats of given lengths, without a constraint."""
-    asked = [
-        [SYSTEM, {"role": "user", "content": f"Note {i}-{rng.randrange(10**6)}: Ada, 31, works as a nurse in Oslo."}]
-        for i in range(len(lengths))
-    ]
     jobs = [
-        server.chat(messages, max_tokens=length, fixed_length=True)
-        for messages, length in zip(asked, lengths, strict=True)
+        server.chat(ask_for_person(note), max_tokens=length, fixed_length=True)
+        for note, length in zip(notes(rng), lengths, strict=True)
     ]
     return await at_once(AT_ONCE, jobs)
 

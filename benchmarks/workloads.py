@@ -115,23 +115,30 @@ async def json_records(server: Server, rng: random.Random) -> list[Record]:
         "json_schema": {"name": "person", "strict": True, "schema": PERSON_SCHEMA},
     }
 
-    notes = [
+    async def extract(note: str) -> Record:
+        record = await server.chat(ask_for_person(note), max_tokens=160, response_format=response_format)
+        if record.error is None and not is_person(record.text):
+            record.error = f"the answer does not validate: {record.text!r}"
+        return record
+
+    return await at_once(8, [extract(note) for note in notes(rng)])
+
+
+def notes(rng: random.Random) -> list[str]:
+    """24 sentences, each about a person."""
+    return [
         f"Note {number}-{rng.randrange(10**6)}: {rng.choice(NAMES)}, {rng.randint(18, 80)}, works as a "
         f"{rng.choice(TRADES)} in {rng.choice(CITIES)}."
         for number in range(24)
     ]
 
-    async def extract(note: str) -> Record:
-        messages = [
-            {"role": "system", "content": "Give the person in the note as JSON. Invent two hobbies."},
-            {"role": "user", "content": note},
-        ]
-        record = await server.chat(messages, max_tokens=160, response_format=response_format)
-        if record.error is None and not is_person(record.text):
-            record.error = f"the answer does not validate: {record.text!r}"
-        return record
 
-    return await at_once(8, [extract(note) for note in notes])
+def ask_for_person(note: str) -> list[dict[str, str]]:
+    """The chat that asks for a note as JSON."""
+    return [
+        {"role": "system", "content": "Give the person in the note as JSON. Invent two hobbies."},
+        {"role": "user", "content": note},
+    ]
 
 
 def is_person(text: str) -> bool:

@@ -53,6 +53,13 @@ class Matcher(Protocol):
         """An independent matcher in the same state."""
         ...
 
+    def required(self) -> int | None:
+        """The token that alone is allowed here, where that is known without a look at the mask; an end token never is.
+
+        None says nothing. `fill` then sets one bit, so that nothing need be sampled here.
+        """
+        ...
+
     def forced(self) -> list[int]:
         """Tokens that the grammar forces next, in order; none where there is a choice. A hint: `fill` decides."""
         ...

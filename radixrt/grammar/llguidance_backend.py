@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
 
 from radixrt.errors import ConstraintError, ModelError
 from radixrt.grammar.cfg import check_lark, gbnf_to_lark, is_gbnf
@@ -21,7 +22,7 @@ from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
 from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, source_bytes
 from radixrt.grammar.structural import StructuralTag, lark, read_structural_tag
-from radixrt.grammar.tables import Bits, Tables, usable_ends
+from radixrt.grammar.tables import Bits, Tables, usable_ends, words
 from radixrt.grammar.token_matcher import DEAD_END, Steps, TokenGrammar
 from radixrt.grammar.wording import grammar_words, regex_words, schema_words
 from radixrt.params import Constraint
@@ -186,7 +187,7 @@ class Compiler:
                 added=source.added,
                 ignored=source.ignored,
                 passed=source.passed,
-                canonical=constraint.kind in ("json_schema", "json_object") or constraint.spaced,
+                canonical=constraint.kind in ("json_schema", "json_object", "choice") or constraint.spaced,
                 controls=frozenset(self._controls(constraint).values()),
             ),
             constraint,
@@ -256,7 +257,24 @@ class _Steps:
             return []
         # The last bytes may belong to a token that goes on beyond what is forced: those are left to the model.
         tokens, _ = self._tokenizer.tokenize_partial(text, list(before[-_CONTEXT:]))
-        return tokens[: self._inner.validate_tokens(tokens)]
+        return tokens[: self._inner.validate_tokens(tokens)] or self._last(text)
+
+    def _last(self, text: bytes) -> list[int]:
+        """How the tokenizer goes on with certain text that no token may go beyond, so that none can join it to what
+        follows (`":"` before a string). The mask tells; few tokens are possible here, so it costs little."""
+        if not text or self._inner.is_accepting():
+            return []
+        mask = np.zeros(words(self._tokenizer.vocab_size), dtype=np.int32)
+        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        filled = np.flatnonzero(mask)
+        if self._inner.is_error() or len(filled) > len(text):  # the beginnings of a text are as many as its bytes
+            return []
+        bits = zip(filled.tolist(), mask.view(np.uint32)[filled].tolist(), strict=True)
+        allowed = [32 * word + i for word, set_ in bits for i in range(32) if set_ >> i & 1]
+        if any(len(text) < len(self._tokenizer.decode_bytes([token])) for token in allowed):
+            return []
+        first = self._tokenizer.tokenize_bytes(text)[:1]
+        return first if first and first[0] in allowed else []
 
 
 _NO_FORCING = '%llguidance {"no_forcing": true}'

@@ -92,7 +92,7 @@ class OutlinesCompiler:
         steps = _Steps(index, self.tables.width)
         mask = np.zeros((1, words(self.tables.vocab_size)), dtype=np.int32)
         seen = {steps.state}
-        todo = deque([(steps, judged.matcher())])
+        todo = deque([(steps, judged.matcher(any_spelling=True))])
         while todo:
             here, matcher = todo.popleft()
             matcher.fill(mask, 0)

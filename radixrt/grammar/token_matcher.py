@@ -138,8 +138,10 @@ class TokenMatcher:
         self._may_be = ends.text
         for token in controls:
             self._may_be = self._may_be | bit(token, tables.width)
-        self._forced: list[int] | None = None
-        """What `forced` found in this state, until the state changes."""
+        self._run: tuple[list[int], int] | None = None
+        """Tokens that are forced, and how many of them are taken; None where nobody has asked yet."""
+        self._runs: list[tuple[list[int], int] | None] = []
+        """Of each token what stood there before it: a run is found once, and holds to its end."""
 
     @property
     def may_stop(self) -> bool:
@@ -161,7 +163,7 @@ class TokenMatcher:
             raise ValueError(f"the bitmask must be int32[rows, {count}]")
         target[:] = 0
         self._check()
-        required = self._required()
+        required = self.required()
         if required is not None:
             mask = bit(required, self._tables.width)
         elif self.must_stop:
@@ -189,7 +191,7 @@ class TokenMatcher:
                 raise TokenRefused(f"the end token {token} comes before the text is complete")
             self._ended = True
         else:
-            required = self._required()
+            required = self.required()
             if required is not None and token != required:
                 raise TokenRefused(f"token {token} spells what is certain here in another way than the tokenizer")
             start = time.thread_time()
@@ -199,14 +201,16 @@ class TokenMatcher:
             if not taken:
                 raise TokenRefused(f"token {token} is not allowed by the constraint here")
         self._tokens.append(token)
-        self._forced = None
+        self._runs.append(self._run)
+        self._run = self._behind(token)
 
     def rollback(self, n: int) -> None:
         if not 0 <= n <= len(self._tokens):
             raise ValueError(f"cannot take back {n} of {len(self._tokens)} tokens")
         self._check()
-        self._forced = None
-        del self._tokens[len(self._tokens) - n :]
+        if n:
+            self._run = self._runs[-n]
+            del self._tokens[-n:], self._runs[-n:]
         if n and self._ended:
             self._ended = False
             n -= 1
@@ -225,13 +229,25 @@ class TokenMatcher:
             controls=self._controls,
         )
         twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
+        twin._run, twin._runs = self._run, list(self._runs)
         return twin
 
     def forced(self) -> list[int]:
+        run, at = self._forced()
+        return run[at:]
+
+    def _forced(self) -> tuple[list[int], int]:
         self._check()
-        if self._forced is None:
-            self._forced = [] if self.must_stop else self._find_forced()
-        return list(self._forced)
+        if self._run is None:
+            self._run = ([] if self.must_stop else self._find_forced()), 0
+        return self._run
+
+    def _behind(self, token: int) -> tuple[list[int], int] | None:
+        """What is left of the run of forced tokens behind one more token; None where it has come to its end."""
+        if self._run is None:
+            return None
+        run, at = self._run
+        return (run, at + 1) if at + 1 < len(run) and run[at] == token else None
 
     def _find_forced(self) -> list[int]:
         start = time.thread_time()
@@ -240,7 +256,7 @@ class TokenMatcher:
         self._check()
         return list(takewhile(self._is_possible, found))
 
-    def _required(self) -> int | None:
+    def required(self) -> int | None:
         """The one token that is allowed where the text is certain; None where there is a choice, or any spelling does.
 
         A model that did not expect the text would spell it in scraps: tokens that it has not learned from and that the
@@ -248,8 +264,8 @@ class TokenMatcher:
         """
         if not self._canonical or self.may_stop:
             return None
-        forced = self.forced()
-        return forced[0] if forced else None
+        run, at = self._forced()
+        return run[at] if run else None
 
     def _is_possible(self, token: int) -> bool:
         """Whether it is text, or one of the control tokens that may come."""

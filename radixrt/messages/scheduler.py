@@ -91,7 +91,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     ids: list[int] = []
     forced: bool = False
-    """Of the one token in `ids`: the constraint let no other text follow, whatever the model thinks."""
+    """Of all tokens in `ids`: the constraint let no other text follow, whatever the model thinks."""
     logprobs: list[float] = []
     """One a token, where asked for; else empty."""
     top_ids: list[list[int]] = []

@@ -44,6 +44,8 @@ class PlannedRow:
     """For each line that is sampled, the token its constraint forces (`drafts/lines.py`); filled with the masks."""
     guess: Guess = NOTHING
     """Where `drafts` come from."""
+    foretold: int = -1
+    """The token that it samples, where that was certain before it came: the row has it already."""
     propose: int = 0
     """How many tokens the draft model shall guess behind what the row samples."""
     branches: list[PlannedRow] = field(default_factory=list)

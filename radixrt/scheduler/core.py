@@ -135,6 +135,7 @@ class Scheduler:
             request.grammar, request.grammar_s = answer, self.clock() - request.arrived
             for row in request.rows:
                 row.matcher = answer.matcher(request.sampling.stop_token_ids)
+                self.drafter.begin(row)
             rows = [row for row in request.rows if row.state is State.WAITING]
             self.rows.waiting.extend(rows)
             self.tiering.arrived(rows, self.clock())
@@ -240,12 +241,16 @@ class Scheduler:
             if item.score is not None:
                 self._send_scores(item.row.request, next(scores))
             if item in lines:
-                self.settler.take_tokens(item.row, item, result, lines[item])
+                if item.foretold < 0:
+                    self.settler.take_tokens(item.row, item, result, lines[item])
             elif item.sample:
                 continue  # a branch: its row has its tokens
             elif item.row.request.max_tokens == 0 and item.start + item.slots.size >= item.row.goal:
                 self.ends.finish(item.row, "length")
-        self.drafter.receive([item.row for item in step.rows if isinstance(item.row, Row) and item.propose], result)
+        self.drafter.receive([item for item in step.rows if item.propose], result)
+        for item in lines:
+            if isinstance(item.row, Row):
+                self.settler.jump(item.row, self.steps)
         self.ends.flush()
         self.verify()
 

@@ -172,6 +172,8 @@ class Row:
     """Output tokens that count: all of them, or those up to a stop string's match."""
     admitted: int = 0
     """Order of admission; the youngest row is retracted first."""
+    foreword: list[int] = field(default_factory=list)
+    """Output that was certain before anything was sampled, and has not been told yet."""
     locked_at: float = 0.0
     last_token_at: float = 0.0
 

@@ -70,6 +70,9 @@ class OneOf:
     def must_stop(self) -> bool:
         return self._taken > 0
 
+    def required(self) -> int | None:
+        return None
+
     def fill(self, bitmask: Bitmask, row: int) -> None:
         bitmask[row] = 0
         ids = np.fromiter(self._allowed, dtype=np.int64, count=len(self._allowed))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from radixrt.cache import PrefixCache
 from radixrt.errors import GenerationFailed, RadixrtError
-from radixrt.messages import StepResult
-from radixrt.scheduler.batch import PlannedRow
+from radixrt.messages import StepResult, TokenDelta
+from radixrt.scheduler.batch import PlannedRow, Step
+from radixrt.scheduler.drafts.certain import foretell
 from radixrt.scheduler.drafts.drafter import Drafter
 from radixrt.scheduler.drafts.lines import Counted
 from radixrt.scheduler.ends import Ends
@@ -37,7 +38,10 @@ class Settler:
         """A row's sampled tokens, as far as its guesses held; slots of the others are its next ones."""
         ahead = not item.drafts
         row.pending -= 1
-        if item.drafts:
+        if row.foreword and row.state is not State.FINISHED:
+            self._tell_certain(row, row.foreword)
+            row.foreword = []
+        if item.drafts and row.state is not State.FINISHED:
             self.drafter.verified(row, item.guess, len(lines) - 1)
         for counted in lines:
             if row.state is not State.FINISHED:
@@ -72,18 +76,50 @@ class Settler:
             except RadixrtError as error:
                 self.ends.fail(request, error)
                 return
+        self._append(row, token, slot, certain=forced)
+        self.ends.deltas.append(token_delta(row, token, result, k, forced))
+        self._finish_if_over(row)
+
+    def jump(self, row: Row, steps: Iterable[Step]) -> None:
+        """Take the tokens that come next whatever is sampled; samples under way in `steps` bring nothing beside them."""
+        if row.state is State.FINISHED:
+            return
+        try:
+            tokens = self.drafter.certain(row)
+        except RadixrtError as error:
+            self.ends.fail(row.request, error)
+            return
+        if tokens:
+            row.pending -= foretell(steps, row, tokens)
+            for token in tokens:
+                self._append(row, token, row.own[0] if row.own else None, certain=True)
+            self._tell_certain(row, tokens)
+            self._finish_if_over(row)
+
+    def _append(self, row: Row, token: int, slot: int | None, *, certain: bool) -> None:
+        """`token` is the row's next one; `slot`: see `_take_token`."""
         row.tokens.append(token)
         row.kept += 1
-        self.drafter.learn(row, token)
+        self.drafter.learn(row, token, certain=certain)
         if slot is not None and row.node is not None:
             # Its slot was planned before its id was known; now it is a token of the tree.
-            row.node, duplicates = self.cache.tree.extend(row.node, [token], [slot], request.priority)
+            row.node, duplicates = self.cache.tree.extend(row.node, [token], [slot], row.request.priority)
             row.own.remove(slot)
             if duplicates:
                 self.cache.release([slot])
             row.in_tree += 1
-        self.ends.deltas.append(token_delta(row, token, result, k, forced))
+
+    def _tell_certain(self, row: Row, tokens: list[int]) -> None:
+        now = self.clock()
+        if row.request.first_token is None:
+            row.request.first_token = now
+        for _ in tokens:
+            self.stats.token(now - row.last_token_at if row.last_token_at else None)
+            row.last_token_at = now
+        self.ends.deltas.append(TokenDelta(request_id=row.request.id, index=row.index, ids=tokens, forced=True))
+
+    def _finish_if_over(self, row: Row) -> None:
         if row.matcher is not None and row.matcher.must_stop:
             self.ends.finish(row, "stop")
-        elif row.output >= request.max_tokens:
+        elif row.output >= row.request.max_tokens:
             self.ends.finish(row, "length")

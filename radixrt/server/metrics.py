@@ -166,6 +166,10 @@ class _EngineCollector(Collector):
             drafts.add_metric([source], proposed)
             accepted.add_metric([source], held)
         yield from (drafts, accepted)
+        parts = CounterMetricFamily("radixrt_step_part_seconds", "Time of the runner's steps by part.", labels=["part"])
+        for part, seconds in stats.step_parts.items():
+            parts.add_metric([part], seconds)
+        yield parts
         for name, (field, text) in SUMMARIES.items():
             total, count = getattr(stats, field)
             yield SummaryMetricFamily(f"radixrt_{name}", text, count_value=count, sum_value=total)

@@ -27,6 +27,12 @@ CASES: list[tuple[str, dict, Constraint | None]] = [
     (LIST, {"temperature": 0, "max_tokens": 60, "stop_token_ids": (28,)}, None),
     (LIST, {"temperature": 0, "max_tokens": 80}, RECORD),
     (LIST, {"temperature": 0.8, "seed": 9, "max_tokens": 80}, RECORD),
+    (LIST, {"temperature": 0.8, "seed": 3, "n": 3, "max_tokens": 80}, RECORD),
+    (LIST, {"temperature": 0.8, "seed": 4, "max_tokens": 80, "logprobs": 1}, RECORD),
+    (LIST, {"temperature": 0.8, "seed": 4, "max_tokens": 80, "frequency_penalty": 0.5}, RECORD),
+    (LIST, {"temperature": 0.8, "seed": 4, "max_tokens": 13}, RECORD),
+    (LIST, {"temperature": 0.8, "seed": 4, "max_tokens": 80, "stop": ["tags"]}, RECORD),
+    (LIST, {"temperature": 1.0, "seed": 8, "n": 4}, Constraint(kind="choice", choices=("delivery", "repair"))),
 ]  # fmt: skip
 
 

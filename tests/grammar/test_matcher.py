@@ -51,9 +51,11 @@ def mask_of(matcher: Matcher, size: int) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(bitmask[1].view(np.uint8), bitorder="little")).tolist())
 
 
-def walk(grammar: Grammar, size: int, rng: random.Random, steps: int) -> Iterator[tuple[Matcher, list[int], set[int]]]:
+def walk(
+    grammar: Grammar, size: int, rng: random.Random, steps: int, *, any_spelling: bool = False
+) -> Iterator[tuple[Matcher, list[int], set[int]]]:
     """A random path of allowed tokens: (matcher, tokens so far, allowed ids) before each token."""
-    matcher, tokens = grammar.matcher(), []
+    matcher, tokens = grammar.matcher(any_spelling=any_spelling), []
     for _ in range(steps):
         allowed = mask_of(matcher, size)
         yield matcher, tokens, allowed
@@ -93,7 +95,7 @@ def test_choice_masks_are_the_prefixes_of_the_choices(
     rng = random.Random(16)
     ended = set()
     for _ in range(60):
-        for matcher, tokens, allowed in walk(grammar, vocab_size, rng, 20):
+        for matcher, tokens, allowed in walk(grammar, vocab_size, rng, 20, any_spelling=True):
             text = b"".join(map(vocabulary.token_bytes, tokens))
             ordinary = (t for t in range(vocabulary.size) if not vocabulary.is_special(t))
             fits = {t for t in ordinary if any(c.startswith(text + vocabulary.token_bytes(t)) for c in whole)}

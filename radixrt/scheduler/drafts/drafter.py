@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from radixrt.errors import RadixrtError
 from radixrt.messages import StepResult
+from radixrt.scheduler.batch import PlannedRow
+from radixrt.scheduler.drafts.certain import foreword, needs_no_sample, take_certain
 from radixrt.scheduler.drafts.cost import StepCost
 from radixrt.scheduler.drafts.forced import ForcedSource
 from radixrt.scheduler.drafts.guess import NOTHING, DraftSource, Guess
@@ -13,6 +17,7 @@ from radixrt.scheduler.drafts.lines import allowed
 from radixrt.scheduler.drafts.model import ModelSource
 from radixrt.scheduler.drafts.rates import best_length
 from radixrt.scheduler.drafts.tree import BRANCH_TOKENS, MOST_TOKENS, TreeSource
+from radixrt.scheduler.drafts.walk import walk
 from radixrt.scheduler.requests import Limits, Row
 
 AHEAD = 0.08
@@ -76,7 +81,7 @@ class Drafter:
         """Tokens that the row's next guess is expected to save, less what verifying it costs."""
         if not row.pending:
             return 0.0  # what it can guess it can guess now
-        for source in self._sources(row):
+        for source in self.sources:
             if wide and source.name != "forced":
                 continue
             odds, most = source.expect(row)
@@ -85,12 +90,6 @@ class Drafter:
                 saved = sum(odds**i for i in range(1, length + 1)) - length * price
                 return saved if row.matcher is not None and source.name == "forced" else odds * saved
         return 0.0
-
-    def _sources(self, row: Row) -> list[DraftSource]:
-        """Where the row's guesses come from. What a constraint forces is enough for a row that has one: behind other
-        guesses the masks cost more than they save (benchmarks/README.md)."""
-        forced = self.sources[self._forced_at : self._forced_at + 1] if self._forced_at >= 0 else []
-        return forced if forced and row.matcher is not None else self.sources
 
     def propose(self, row: Row, most: int, rows: int) -> Guess:
         """At most `most` tokens that the row, whose tokens are all known, may sample next, in a step of about `rows`.
@@ -101,7 +100,7 @@ class Drafter:
         if most < 1 or row.pending:
             return NOTHING
         price, wide = self.cost.price(max(rows, 1)), self._wide(rows)
-        for source in self._sources(row):
+        for source in self.sources:
             if wide and source.name != "forced":
                 continue
             guess = self._fitting(row, source.propose(row, most), most, price)
@@ -111,16 +110,21 @@ class Drafter:
 
     def _fitting(self, row: Row, guess: Guess, most: int, price: float) -> Guess:
         """The guess as far as it pays, ends nowhere and is allowed."""
-        chain = self._open_ended(row, guess.chain[: best_length(guess.odds, price, most)])
-        if chain and row.matcher is not None and guess.source != "forced":
-            chain = chain[: allowed(row.matcher, chain)]
+        if not guess.chain:
+            return NOTHING
+        if row.matcher is not None and guess.source != "forced":
+            found = walk(row.matcher, self._open_ended(row, guess.chain), guess.odds, price, most)
+            chain, own = found.chain, found.own
+        else:
+            chain = self._open_ended(row, guess.chain[: best_length(guess.odds, price, most)])
+            own = len(chain)
         if not chain:
             return NOTHING
         branches = []
         for branch in guess.branches:
             length = 1 + best_length(guess.odds, price, BRANCH_TOKENS - 1)
             tokens = self._open_ended(row, branch.tokens[: min(length, row.left - 1 - branch.fork)])
-            if branch.odds <= price or branch.fork >= len(chain) or not tokens:
+            if branch.odds <= price or branch.fork >= own or not tokens:
                 continue
             if row.matcher is not None:
                 tokens = tokens[: allowed(row.matcher, tokens, chain[: branch.fork])]
@@ -138,12 +142,7 @@ class Drafter:
 
     def wanted(self, row: Row, guess: Guess, rows: int) -> int:
         """How many tokens the draft model shall guess behind the row's step."""
-        if (
-            self.model is None
-            or self.model not in self._sources(row)
-            or self._wide(rows)
-            or row.left - 1 - len(guess.chain) < 2
-        ):
+        if self.model is None or self._wide(rows) or row.left - 1 - len(guess.chain) < 2:
             return 0
         for source in self.sources:
             if source is self.model:
@@ -152,16 +151,44 @@ class Drafter:
                 return 0  # it is preferred
         return self.model.wanted(row, min(self.limits.max_drafts, row.left - 2), rows)
 
+    # --- what is certain -------------------------------------------------------------------------------------------
+
+    def jumps(self, row: Row) -> bool:
+        """Tokens that the row's constraint leaves no choice about are taken without a step."""
+        return self._forced_at >= 0 and row.matcher is not None and needs_no_sample(row.request.sampling)
+
+    def certain(self, row: Row) -> list[int]:
+        """Tokens that come next whatever is sampled, none where the row's tokens must be sampled; its matcher has moved
+        behind them. Raises what the matcher raises where it gives up."""
+        return self._jumped(row, take_certain(row, row.request.max_tokens - row.output)) if self.jumps(row) else []
+
+    def begin(self, row: Row) -> None:
+        """A row has its matcher: what is certain at its beginning becomes its foreword."""
+        if not self.jumps(row):
+            return
+        with suppress(RadixrtError):  # a constraint that gave up: the row's first mask says so
+            row.foreword = self._jumped(row, foreword(row))
+            row.tokens.extend(row.foreword)
+            row.kept += len(row.foreword)
+
+    def _jumped(self, row: Row, tokens: list[int]) -> list[int]:
+        name = self.sources[self._forced_at].name
+        for counts in (self.proposed, self.accepted):
+            counts[name] += len(tokens)
+        row.request.draft_tokens += len(tokens)
+        row.request.accepted_draft_tokens += len(tokens)
+        return tokens
+
     # --- what came of it ------------------------------------------------------------------------------------------
 
     def admitted(self, row: Row) -> None:
         for source in self.sources:
             source.admitted(row)
 
-    def learn(self, row: Row, token: int) -> None:
-        """The row's next token is known, and among its tokens already."""
+    def learn(self, row: Row, token: int, *, certain: bool = False) -> None:
+        """The row's next token is known, and among its tokens already; `certain`: its constraint left nothing else."""
         for source in self.sources:
-            source.learn(row, token)
+            source.learn(row, token, certain=certain)
 
     def ended(self, row: Row) -> None:
         for source in self.sources:
@@ -177,13 +204,15 @@ class Drafter:
             if source.name == guess.source:
                 source.verified(row, len(guess.chain), min(accepted, len(guess.chain)))
 
-    def receive(self, asked: list[Row], result: StepResult) -> None:
-        """The draft model's guesses for the rows of a step that asked, in their order; -1 fills a line up."""
+    def receive(self, asked: list[PlannedRow], result: StepResult) -> None:
+        """The draft model's guesses for the entries of a step that asked, in their order; -1 fills a line up. They
+        stand behind the row's tokens, but for a token that was foretold: then the row has gone on since."""
         if self.model is None or result.proposals is None:
             return
         self.cost.drafted(result.draft_passes, result.draft_s)
-        for row, line in zip(asked, result.proposals.tolist(), strict=True):
-            self.model.receive(row, [token for token in line if token >= 0])
+        for item, line in zip(asked, result.proposals.tolist(), strict=True):
+            if isinstance(item.row, Row):
+                self.model.receive(item.row, [token for token in line if token >= 0 and item.foretold < 0])
 
     def forget(self, where: Callable[[Hashable], bool] | None = None) -> None:
         """The tree was flushed, in the namespaces that `where` accepts: forget what it held."""

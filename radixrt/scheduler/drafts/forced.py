@@ -21,7 +21,7 @@ class ForcedSource:
     def admitted(self, row: Row) -> None:
         """Nothing to remember: the matcher knows."""
 
-    def learn(self, row: Row, token: int) -> None:
+    def learn(self, row: Row, token: int, *, certain: bool = False) -> None:
         """Nothing to remember: the matcher knows."""
 
     def ended(self, row: Row) -> None:

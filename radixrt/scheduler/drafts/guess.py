@@ -56,8 +56,8 @@ class DraftSource(Protocol):
     def admitted(self, row: Row) -> None:
         """The row runs, for the first time or again after a retraction."""
 
-    def learn(self, row: Row, token: int) -> None:
-        """`token` comes next in the row; called before it is added to the row's tokens."""
+    def learn(self, row: Row, token: int, *, certain: bool = False) -> None:
+        """`token` is the last of the row's tokens since now; `certain`: its constraint left nothing else."""
 
     def ended(self, row: Row) -> None:
         """The row is over: forget what is kept of it."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from radixrt.errors import RadixrtError
 from radixrt.grammar import Bitmask, GrammarDeadEnd, MaskFiller, Matcher, TokenRefused
+from radixrt.grammar.tables import bit
 from radixrt.messages import StepResult
 from radixrt.scheduler.batch import PlannedRow
 from radixrt.scheduler.requests import Row
@@ -88,6 +89,9 @@ def fill_masks(
     jobs: dict[Row, list[Callable[[], None]]] = {}
     for item, first in zip(masked, firsts, strict=False):
         row = item.row
+        if item.foretold >= 0:
+            bitmask[first] = bit(item.foretold, 32 * words)  # what the runner samples next stands on it
+            continue
         before = [*chains[row][: item.fork], item.tokens[0]] if item.fork >= 0 else []
         if isinstance(row, Row) and row.matcher is not None:
             lines = bitmask[first : first + 1 + len(item.drafts)]

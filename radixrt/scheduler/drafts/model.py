@@ -39,7 +39,7 @@ class ModelSource:
     def admitted(self, row: Row) -> None:
         self._asks.setdefault(row, _Ask())
 
-    def learn(self, row: Row, token: int) -> None:
+    def learn(self, row: Row, token: int, *, certain: bool = False) -> None:
         """Nothing to remember: the runner knows the row's tokens."""
 
     def ended(self, row: Row) -> None:
@@ -69,9 +69,13 @@ class ModelSource:
 
     def propose(self, row: Row, most: int) -> Guess:
         ask = self._asks.get(row)
-        if ask is None or ask.at != len(row.tokens) or not ask.tokens[:most]:
+        if ask is None or not 0 <= ask.at <= len(row.tokens):
             return NOTHING
-        return Guess(self.name, ask.tokens[:most], self._acceptance.odds(row))
+        since = row.tokens[ask.at :].tolist()  # certain tokens, which the model may have foretold
+        if ask.tokens[: len(since)] != since:
+            return NOTHING
+        chain = ask.tokens[len(since) :][:most]
+        return Guess(self.name, chain, self._acceptance.odds(row)) if chain else NOTHING
 
     def expect(self, row: Row) -> tuple[float, int]:
         ask = self._asks.get(row)

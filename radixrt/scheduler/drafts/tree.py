@@ -30,6 +30,8 @@ class _Trail:
     """Common tokens before the cursors."""
     searched: int = -1
     """Tokens that the row had at the last search."""
+    jumped: bool = False
+    """The last token was certain: what follows is a choice, which texts that agree so far make differently."""
 
     @property
     def kind(self) -> int:
@@ -55,6 +57,7 @@ class TreeSource:
         self._indexes: OrderedDict[Hashable, SuffixIndex] = OrderedDict()
         self._trails: dict[Row, _Trail] = {}
         self._acceptance = Acceptance(prior=0.5)
+        self._behind_certain = Acceptance(prior=0.4)
 
     def admitted(self, row: Row) -> None:
         if row in self._trails:
@@ -67,17 +70,18 @@ class TreeSource:
         self._trails[row] = _Trail(index, own)
         self._count(len(own.tokens))
 
-    def learn(self, row: Row, token: int) -> None:
+    def learn(self, row: Row, token: int, *, certain: bool = False) -> None:
         trail = self._trails.get(row)
         if trail is None:
             return
         if trail.cursors:
             groups = _groups(trail.cursors)
             foretold = max(groups, key=lambda one: len(groups[one])) if groups else None
-            if foretold is not None:
-                self._acceptance.add(row, foretold == token, 1, trail.kind)
+            if foretold is not None and not certain:  # where nothing was to be foretold it says nothing of the odds
+                self._rates(trail).add(row, foretold == token, 1, trail.kind)
             trail.cursors = groups.get(token, [])
             trail.length += 1
+        trail.jumped = certain
         if not trail.own.dropped:
             trail.index.extend(trail.own, [token])
             self._count(1)
@@ -97,7 +101,7 @@ class TreeSource:
         trail = self._follow(row)
         if trail is None or most < 1:
             return NOTHING
-        odds = self._acceptance.odds(row, trail.kind)
+        odds = self._rates(trail).odds(row, trail.kind)
         chain: list[int] = []
         branches: list[Branch] = []
         cursors = trail.cursors
@@ -117,7 +121,10 @@ class TreeSource:
         if trail is None:
             return 0.0, 0
         stretch, at = trail.cursors[0]
-        return self._acceptance.odds(row, trail.kind), len(stretch.tokens) - at - 1
+        return self._rates(trail).odds(row, trail.kind), len(stretch.tokens) - at - 1
+
+    def _rates(self, trail: _Trail) -> Acceptance:
+        return self._behind_certain if trail.jumped else self._acceptance
 
     def verified(self, row: Row, proposed: int, accepted: int) -> None:
         """Nothing to do: `learn` has seen each token."""

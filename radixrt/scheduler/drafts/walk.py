@@ -1,0 +1,55 @@
+"""A guess along a constraint: what it requires is put in, what it refuses cuts the guess off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from radixrt.errors import RadixrtError
+from radixrt.grammar import Matcher, TokenRefused
+
+
+@dataclass
+class Walk:
+    """Tokens that the constraint takes, and how many of them, from the first on, are the guess's own."""
+
+    chain: list[int] = field(default_factory=list)
+    own: int = 0
+
+
+def walk(matcher: Matcher, guess: Sequence[int], odds: float, price: float, most: int) -> Walk:
+    """Up to `most` tokens of which each pays: a token of the guess holds with `odds` given those before it, one that is
+    required with certainty.
+
+    The rule is that of `rates.best_length`: what a further token adds only falls, so the first that does not raise the
+    tokens of a step over its cost ends the walk. The matcher comes back where it was.
+
+    Where the constraint gives up (a limit), that is for the row's next mask to say: here it takes nothing more.
+    """
+    found, straight = Walk(), True
+    best, gained, power = 1.0, 1.0, 1.0
+    with suppress(RadixrtError):
+        while len(found.chain) < most and not matcher.must_stop:
+            ours = guess[len(found.chain)] if straight and len(found.chain) < len(guess) else None
+            required = matcher.required()
+            if required is None:
+                if ours is None:
+                    break
+                power *= odds
+            straight = straight and required in (None, ours)
+            gained += power
+            ratio = gained / (1.0 + (len(found.chain) + 1) * price)
+            if ratio <= best:
+                break
+            best = ratio
+            token = ours if required is None else required
+            try:
+                matcher.accept(token)
+            except TokenRefused:
+                break
+            found.chain.append(token)
+            found.own += straight
+    with suppress(RadixrtError):
+        matcher.rollback(len(found.chain))
+    return found
