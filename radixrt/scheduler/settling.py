@@ -81,7 +81,7 @@ class Settler:
         self._finish_if_over(row)
 
     def jump(self, row: Row, steps: Iterable[Step]) -> None:
-        """Take the tokens that come next whatever is sampled; samples under way in `steps` bring nothing beside them."""
+        """Take the tokens that come next whatever is sampled; samples under way in `steps` bring nothing new."""
         if row.state is State.FINISHED:
             return
         try:

@@ -33,17 +33,16 @@ def walk(matcher: Matcher, guess: Sequence[int], odds: float, price: float, most
         while len(found.chain) < most and not matcher.must_stop:
             ours = guess[len(found.chain)] if straight and len(found.chain) < len(guess) else None
             required = matcher.required()
-            if required is None:
-                if ours is None:
-                    break
-                power *= odds
+            token = ours if required is None else required
+            if token is None:
+                break
+            power *= odds if required is None else 1.0
             straight = straight and required in (None, ours)
             gained += power
             ratio = gained / (1.0 + (len(found.chain) + 1) * price)
             if ratio <= best:
                 break
             best = ratio
-            token = ours if required is None else required
             try:
                 matcher.accept(token)
             except TokenRefused:
