@@ -8,11 +8,11 @@ import torch
 from radixrt.kernels.triton.plan import FIELDS, AttentionPlan, Host
 
 
-def plan_sizes(*, tokens: int, slots: int, items: dict[int, int], parts: int) -> dict[str, int]:
+def plan_sizes(*, tokens: int, slots: int, items: dict[int, int], parts: int, words: int = 0) -> dict[str, int]:
     """int32 numbers of each array of `PlanBuffers`, in order."""
     return {
         "index": slots, "positions": tokens, "merged": tokens, "merge_starts": tokens + 1, "merge_parts": parts,
-        **{f"items {height}": count * FIELDS for height, count in items.items()},
+        **{f"items {height}": count * FIELDS for height, count in items.items()}, "ancestors": tokens * words,
     }  # fmt: skip
 
 
@@ -32,10 +32,15 @@ class PlanBuffers:
         parts: int,
         device: torch.device,
         flat: torch.Tensor | None = None,
+        words: int = 0,
     ) -> None:
-        """`slots`: of the index, all contexts together; `items`: tile height -> how many; `parts`: partial results.
+        """`slots`: of the index, all contexts together; `items`: tile height -> how many; `parts`: partial results;
+        `words`: of a token's ancestors, for steps whose new tokens are trees (then all steps must be such); 0: for
+        steps whose new tokens follow each other.
+
         `flat`: int32[size] on the device to use as the room, whoever owns it uploads what `write` made."""
-        self._sizes = plan_sizes(tokens=tokens, slots=slots, items=items, parts=parts)
+        self._sizes = plan_sizes(tokens=tokens, slots=slots, items=items, parts=parts, words=words)
+        self._words = words
         self.size = sum(self._sizes.values())
         self._staged = torch.zeros(self.size if flat is None else 0, dtype=torch.int32, pin_memory=_pins(device))
         self._flat = torch.zeros(self.size, dtype=torch.int32, device=device) if flat is None else flat
@@ -44,7 +49,7 @@ class PlanBuffers:
             index=own["index"],
             items={height: own[f"items {height}"].view(-1, FIELDS) for height in sorted(items)},
             positions=own["positions"],
-            ancestors=None,
+            ancestors=own["ancestors"].view(tokens, words) if words else None,
             parts=parts,
             merged=own["merged"],
             merge_starts=own["merge_starts"],
@@ -55,7 +60,7 @@ class PlanBuffers:
         """Whether `load` can take it."""
         arrays = self._arrays(plan)
         return (
-            plan.ancestors is None
+            (plan.ancestors.shape[1] <= self._words if plan.ancestors is not None else not self._words)
             and plan.parts <= self.plan.parts
             and all(name in self._sizes and array.size <= self._sizes[name] for name, array in arrays.items())
         )
@@ -85,8 +90,15 @@ class PlanBuffers:
         items = {f"items {height}": array for height, array in plan.items.items()}
         return {
             "index": plan.index, "positions": plan.positions, "merged": plan.merged,
-            "merge_starts": plan.merge_starts, "merge_parts": plan.merge_parts, **items,
+            "merge_starts": plan.merge_starts, "merge_parts": plan.merge_parts, **items, "ancestors": self._masks(plan),
         }  # fmt: skip
+
+    def _masks(self, plan: Host) -> np.ndarray:
+        """int32[T, words]: as wide as the room has them."""
+        if plan.ancestors is None:
+            return np.zeros(0, np.int32)
+        masks: np.ndarray = np.pad(plan.ancestors, ((0, 0), (0, max(0, self._words - plan.ancestors.shape[1]))))
+        return masks
 
 
 def _pins(device: torch.device) -> bool:

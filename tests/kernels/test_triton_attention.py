@@ -322,3 +322,26 @@ def test_a_plan_in_static_buffers_is_refilled_for_every_step() -> None:
     assert not room.fits(large)
     with pytest.raises(ValueError, match="without the graph"):
         room.load(large)
+
+
+def test_static_buffers_hold_the_ancestors_of_tokens_that_are_trees() -> None:
+    """Wider masks than a step needs, and steps of another shape in the same room."""
+    from radixrt.kernels.triton.graphs import PlanBuffers
+
+    options = {"tokens": 8, "slots": 300, "items": {16: 12}, "parts": 24, "device": torch.device("cpu")}
+    room, plain = PlanBuffers(**options, words=2), PlanBuffers(**options)
+    for tree, parents in (
+        (make([(20, 5), (9, 1)], [(34, 0, 2)]), np.array([-1, 0, 1, 0, 3, -1])),
+        (make([(3, 4)]), np.array([-1, -1, 0, 1])),
+    ):
+        layout = with_parents(tree, parents)
+        x = inputs(tree, 4, 2, 16, torch.float32, 0)
+        count = len(x.q)
+        made = plans.make_plan(layout, group=2, kv_heads=2, window=None)
+        assert room.fits(made) and not plain.fits(made)
+        room.load(made)
+        q = torch.nn.functional.pad(x.q, (0, 0, 0, 0, 0, 8 - count))
+        out = ops.attend(q, x.keys, x.values, room.plan, 0.25)
+        assert error(out[:count], truth(layout, x, 0.25)) < 1e-5
+    chain = plans.make_plan(make([(3, 4)]).layout(), group=2, kv_heads=2, window=None)
+    assert plain.fits(chain) and not room.fits(chain)
