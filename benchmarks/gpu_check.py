@@ -87,14 +87,41 @@ def table(report: dict[str, Any]) -> None:
             print(f"  WRONG {line['kernel']} {line['dtype']}: {line['error']:.2e}, allowed {line['limit']:.0e}")
     if ceilings := report.get("ceilings"):
         print("\nmeasured ceilings: " + ", ".join(f"{key} {value:.3g}" for key, value in ceilings.items()))
-        print(f"{'kernel':<44}{'ms':>10}{'GB/s':>9}{'TFLOP/s':>9}{'of ceiling':>12}{'torch ms':>10}")
+        print(f"{'kernel':<44}{'ms':>10}{'GB/s':>9}{'TFLOP/s':>9}{'of ceiling':>12}{'torch ms':>10}"
+              f"{'FlashInfer':>12}")  # fmt: skip
         for line in report["speed"]:
-            other = f"{line['torch_ms']:.4f}" if line["torch_ms"] is not None else "-"
+            other, third = (
+                f"{line[name]:.4f}" if line[name] is not None else "-" for name in ("torch_ms", "flashinfer_ms")
+            )
             print(f"{line['kernel']:<44}{line['ms']:>10.4f}{line['gbps']:>9.0f}{line['tflops']:>9.1f}"
-                  f"{line['share']:>12.0%}{other:>10}")  # fmt: skip
+                  f"{line['share']:>12.0%}{other:>10}{third:>12}")  # fmt: skip
+    for goal, share, least in goals(report):
+        print(f"goal: {goal}: {share:.2f}, at least {least:.2f} is wanted: {'met' if share >= least else 'NOT MET'}")
     for line in report.get("model", []):
         parts = ", ".join(f"{key} {value:.4g}" for key, value in line.items() if key != "what")
         print(f"\n{line['what']}: {parts}")
+
+
+def goals(report: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """(what, what it is, what it should be at least); nothing of a smoke run."""
+    if report["smoke"]:
+        return []
+    found = []
+    lines = {line["kernel"]: line for line in report.get("speed", [])}
+    for name, line in lines.items():
+        if name.startswith("decode attention, 64"):
+            found.append(("decode attention, of the copy's bandwidth", line["gbps"] / _copy(report), 0.85))
+        if name.startswith("one prefix, row by row"):
+            tree = lines[name.replace("row by row", "tree attention")]
+            found.append(("tree attention, times as fast as row by row", line["ms"] / tree["ms"], 5.0))
+    for line in report.get("model", []):
+        if (share := line.get("of the weight-bandwidth bound")) is not None:
+            found.append(("decode of one row, of the weight-bandwidth bound", share, 0.8))
+    return found
+
+
+def _copy(report: dict[str, Any]) -> float:
+    return float(report["ceilings"]["copy GB/s"])
 
 
 if __name__ == "__main__":

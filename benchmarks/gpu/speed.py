@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -34,13 +36,15 @@ def measure(device: str, small: bool) -> tuple[dict[str, float], list[dict[str, 
     lines: list[dict[str, Any]] = []
 
     def add(kernel: str, work: Callable[[], Any], size: float, flops: float = 0.0,
-            instead: Callable[[], Any] | None = None) -> float:  # fmt: skip
+            instead: Callable[[], Any] | None = None,
+            flashinfer: Callable[[], Any] | None = None) -> float:  # fmt: skip
         seconds = clock(work, device)
         gbps, tflops = size / seconds / 1e9, flops / seconds / 1e12
         lines.append({
             "kernel": kernel, "ms": seconds * 1e3, "gbps": gbps, "tflops": tflops,
             "share": max(gbps / ceilings["copy GB/s"], tflops / ceilings["bf16 product TFLOP/s"]),
             "torch_ms": None if instead is None else clock(instead, device) * 1e3,
+            "flashinfer_ms": None if flashinfer is None else clock(flashinfer, device) * 1e3,
         })  # fmt: skip
         return seconds
 
@@ -51,13 +55,20 @@ def measure(device: str, small: bool) -> tuple[dict[str, float], list[dict[str, 
         return torch.randn(*shape, device=device, dtype=dtype)
 
     x, residual, weight = random(many, hidden), random(many, hidden), random(hidden)
+    add("rms_norm", lambda: ops.rms_norm(x, weight, 1e-6), 2 * x.nbytes, 0.0,
+        lambda: F.rms_norm(x, (hidden,), weight, 1e-6))  # fmt: skip
     add("add_rms_norm", lambda: ops.add_rms_norm(x, residual, weight, 1e-6), 4 * x.nbytes)
     wide = random(many, 2 * inner)
     add("silu_mul", lambda: ops.silu_mul(wide), 1.5 * wide.nbytes)
+    add("gelu_mul", lambda: ops.gelu_mul(wide), 1.5 * wide.nbytes)
     qkv, turn = random(many, heads + 2 * kv_heads, width), random(many, 1, width)
     pool = [random(kv_heads, many, width) for _ in range(2)]
     places = torch.arange(many, device=device)
     add("rope_write", lambda: ops.rope_write(qkv, turn, turn, *pool, places), 2 * qkv.nbytes)
+
+    add("rope", lambda: ops.rope(qkv[:, : heads + kv_heads], turn, turn), 2 * qkv[:, : heads + kv_heads].nbytes)
+    k, v = qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+    add("write_kv", lambda: ops.write_kv(k, v, *pool, places), 2 * (k.nbytes + v.nbytes))
 
     _attention(add, random, device, rows, context, heads, kv_heads, width, small)
 
@@ -84,10 +95,17 @@ def measure(device: str, small: bool) -> tuple[dict[str, float], list[dict[str, 
                      for name, value in fill.items()})  # fmt: skip
     add("sample, top_k and top_p", lambda: ops.sample(logits, rules), logits.nbytes,
         0.0, lambda: torch.multinomial(torch.softmax(logits, -1), 1))  # fmt: skip
+    numbers = torch.arange(rows, device=device)
+    noisy = replace(rules, uniforms=None, top_k=torch.zeros_like(rules.top_k), top_p=torch.ones_like(rules.top_p),
+                    seeds=numbers, positions=numbers)  # fmt: skip
+    add("sample, Gumbel", lambda: ops.sample(logits, noisy), logits.nbytes)
     cache = random(2 if small else 32, 2, kv_heads, 100 if small else 8192, width)
     held = torch.randperm(cache.shape[3], device=device)[: cache.shape[3] // 4]
     moved = cache.nbytes / 2
     add("gather_kv", lambda: ops.gather_kv(cache, held), moved, 0.0, lambda: cache[:, :, :, held])
+    staged, half = ops.gather_kv(cache, held), len(held) // 2
+    add("scatter_kv", lambda: ops.scatter_kv(staged, held, cache), moved)
+    add("copy_kv", lambda: ops.copy_kv(cache, held[:half], held[half : 2 * half]), moved / 2)
     return ceilings, lines
 
 
@@ -125,14 +143,31 @@ def _attention(add: Callable[..., float], random: Callable[..., torch.Tensor], d
     work = 4 * rows * context * heads * width
     add(f"decode attention, {rows} x {context}", lambda: ops.decode_attention(q, keys, values, own, scale),
         rows * context * token, work,
-        lambda: F.scaled_dot_product_attention(queries, *dense, enable_gqa=True, scale=scale))  # fmt: skip
+        lambda: F.scaled_dot_product_attention(queries, *dense, enable_gqa=True, scale=scale),
+        _flashinfer(q, *new, keys, values, own, scale))  # fmt: skip
     one = layout(private_lens=np.full(rows, context), private_slots=np.tile(np.arange(context), rows))
+    scales = {name: torch.full((kv_heads,), 0.02, device=device) for name in ("k_scale", "v_scale")}
+    narrow = [(part.float() / 0.02).to(torch.float8_e4m3fn) for part in (keys, values)]
+    add(f"decode attention, fp8 pool, {rows} x {context}",
+        lambda: ops.decode_attention(q, *narrow, own, scale, **scales), rows * context * token / 2, work)  # fmt: skip
     each = add(f"one prefix, row by row, {rows} x {context}",
-               lambda: ops.decode_attention(q, keys, values, one, scale), rows * context * token, work)  # fmt: skip
+               lambda: ops.decode_attention(q, keys, values, one, scale), rows * context * token, work, None,
+               _flashinfer(q, *new, keys, values, one, scale))  # fmt: skip
     shared = layout(spans=np.array([[0, context, 0, rows]]), span_slots=np.arange(context))
     tree = add(f"one prefix, tree attention, {rows} x {context}",
-               lambda: ops.tree_attention(q, *new, keys, values, shared, scale), context * token, work)  # fmt: skip
+               lambda: ops.tree_attention(q, *new, keys, values, shared, scale), context * token, work, None,
+               _flashinfer(q, *new, keys, values, shared, scale))  # fmt: skip
     print(f"tree attention over one prefix is {each / tree:.1f} times as fast as row by row", flush=True)
+    leaves = 4 if small else 64  # options of one row, each a chain of four tokens: a trie of a select
+    parents = np.arange(-1, 4 * leaves - 1)
+    parents[::4] = -1
+    trie = layout(new_lens=np.array([4 * leaves]), slots=np.arange(4 * leaves) + context,
+                  positions=np.tile(np.arange(context, context + 4), leaves), private_lens=np.array([context]),
+                  private_slots=np.arange(context), parents=parents)  # fmt: skip
+    many, own_kv = random(4 * leaves, heads, width), [random(4 * leaves, kv_heads, width) for _ in range(2)]
+    add(f"tree attention, {leaves} options of 4 below {context}",
+        lambda: ops.tree_attention(many, *own_kv, keys, values, trie, scale),
+        context * token, 4 * 4 * leaves * context * heads * width)  # fmt: skip
     count = 16 if small else 2048
     prompt = layout(new_lens=np.array([count]), slots=np.arange(count), positions=np.arange(count),
                     private_lens=np.zeros(1, np.int64))  # fmt: skip
@@ -141,4 +176,19 @@ def _attention(add: Callable[..., float], random: Callable[..., torch.Tensor], d
     add(f"extend attention, prompt of {count}",
         lambda: ops.tree_attention(long, *fresh, keys, values, prompt, scale),
         count * token, 2 * count * count * heads * width,
-        lambda: F.scaled_dot_product_attention(*wide, is_causal=True, enable_gqa=True, scale=scale))  # fmt: skip
+        lambda: F.scaled_dot_product_attention(*wide, is_causal=True, enable_gqa=True, scale=scale),
+        _flashinfer(long, *fresh, keys, values, prompt, scale))  # fmt: skip
+
+
+def _flashinfer(*arguments: Any) -> Callable[[], Any] | None:
+    """FlashInfer's tree attention, planned, where it is installed and runs."""
+    if find_spec("flashinfer") is None:
+        return None
+    try:
+        from radixrt.kernels import flashinfer
+
+        flashinfer.tree_attention(*arguments)
+    except Exception as problem:  # noqa: BLE001  what it cannot do here must not end the measurement
+        print(f"FlashInfer does not run here: {type(problem).__name__}: {str(problem)[:300]}", flush=True)
+        return None
+    return lambda: flashinfer.tree_attention(*arguments)

@@ -6,6 +6,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
+
+import pytest
 
 CHECK = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 BARE = """
@@ -40,3 +43,18 @@ def test_it_runs_on_a_bare_machine(tmp_path: Path, long: bool) -> None:
     if long:
         assert len(report["kernels"]) > 15 and all(line["ok"] for line in report["kernels"])
         assert len(report["speed"]) > 12
+
+
+def test_goals_are_read_from_the_report() -> None:
+    goals = run_path(str(CHECK))["goals"]
+    speed = [
+        {"kernel": "decode attention, 64 x 4096", "ms": 2.0, "gbps": 1700.0},
+        {"kernel": "one prefix, row by row, 64 x 4096", "ms": 2.0, "gbps": 1700.0},
+        {"kernel": "one prefix, tree attention, 64 x 4096", "ms": 0.25, "gbps": 400.0},
+    ]
+    model = [{"what": "prefill"}, {"what": "decode", "of the weight-bandwidth bound": 0.7}]
+    report = {"smoke": False, "ceilings": {"copy GB/s": 2000.0}, "speed": speed, "model": model}
+    assert [(found, least) for _, found, least in goals(report)] == [
+        (pytest.approx(0.85), 0.85), (pytest.approx(8.0), 5.0), (pytest.approx(0.7), 0.8),
+    ]  # fmt: skip
+    assert goals(report | {"smoke": True}) == []
