@@ -25,7 +25,7 @@ def through(model: Decoder, kernels: object) -> Decoder:
     return model
 
 
-@pytest.mark.parametrize("name", ["llama, tied", "qwen3", "mistral"])
+@pytest.mark.parametrize("name", ["qwen3", "mistral"])  # norms of heads; a window
 def test_prefill_and_decode_over_a_shared_span(name: str, tmp_path: Path) -> None:
     reference = tiny(name, num_hidden_layers=2)
     checkpoint = open_checkpoint(save(reference, tmp_path))
