@@ -13,6 +13,8 @@ from radixrt.errors import InvalidRequest
 from radixrt.params import Constraint
 
 MAX_TOOLS = 128
+MAX_DEPTH = 128
+"""Levels of a schema of parameters; what a constraint may have is less, and the grammar room's to say."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PLACE = re.compile(r".*?/tags/(?P<tag>\d+)/content/json_schema(?P<rest>/.*)?")
 _TEXT_PLACE = re.compile(r"/format/elements/0/json_schema(?P<rest>/.*)?")
@@ -104,6 +106,11 @@ def checked_functions(tools: Sequence[tuple[str, Mapping[str, Any] | None]]) -> 
             )
         if name in functions:
             raise InvalidRequest(f"{where}.name {name!r} is there twice", param=f"{where}.name")
+        if not _within(parameters, MAX_DEPTH):
+            raise InvalidRequest(
+                f"{where}.parameters nests more than {MAX_DEPTH} levels deep, which is the limit",
+                param=f"/tools/{i}/function/parameters",
+            )
         kind = (parameters or {}).get("type", "object")
         if kind != "object":
             raise InvalidRequest(
@@ -112,6 +119,19 @@ def checked_functions(tools: Sequence[tuple[str, Mapping[str, Any] | None]]) -> 
             )
         functions[name] = Function.of(name, dict(parameters or {}), i)
     return functions
+
+
+def _within(value: object, levels: int) -> bool:
+    """Whether objects and lists nest at most so deep."""
+    here = [value]
+    for _ in range(levels + 1):
+        below: list[object] = []
+        for one in here:
+            below += one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ()
+        if not below:
+            return True
+        here = below
+    return False
 
 
 def checked_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from radixrt.server.openai_types import InMessage as OpenAiMessage
 
 def chat_request(body: ChatRequest, info: ModelInfo) -> OpenAiChat:
     """Raises InvalidRequest for what has no counterpart."""
-    chat = _request([_message(message, i) for i, message in enumerate(body.messages)], body.options, body.format, info)
+    chat = _request(_turns(body.messages), body.options, body.format, info)
     chat.tools = body.tools or None
     return _thinking(chat, body.think, info)
 
@@ -86,6 +86,24 @@ def _format(form: OptionalRaw) -> ResponseFormat | None:
     if isinstance(value, dict):
         return FormatJsonSchema(json_schema=JsonSchema(name="format", schema=form))
     raise InvalidRequest('format is "json" or a JSON schema', param="format")
+
+
+def _turns(messages: list[InMessage]) -> list[OpenAiMessage]:
+    """The protocol knows no ids of calls, which some templates ask for: calls are numbered, and results come in the
+    order of the calls before them."""
+    turns, waiting, count = list[OpenAiMessage](), list[str](), 0
+    for i, message in enumerate(messages):
+        turn = _message(message, i)
+        if turn.tool_calls:
+            waiting = []
+            for call in turn.tool_calls:
+                call.id = call.id or f"call{count:05d}"  # nine letters and digits, as the strictest template has it
+                waiting.append(call.id)
+                count += 1
+        elif turn.role == "tool" and turn.tool_call_id is None and waiting:
+            turn.tool_call_id = waiting.pop(0)
+        turns.append(turn)
+    return turns
 
 
 def _message(message: InMessage, position: int) -> OpenAiMessage:

@@ -92,6 +92,12 @@ class ChatTemplate:
         Raises InvalidRequest for what the template cannot render, and with code `not_incremental` where the text up to
         `after` is not the beginning of the whole text.
         """
+        try:
+            return self._ids(prompt)
+        except RecursionError as error:
+            raise InvalidRequest("messages, tools or template_kwargs nest too deeply", param="messages") from error
+
+    def _ids(self, prompt: ChatPrompt) -> tuple[list[int], str]:
         self._check(prompt)
         messages = [msgspec.to_builtins(message) for message in prompt.messages]
         tools = [canonical_tool(tool) for tool in prompt.tools] if prompt.tools else None

@@ -185,6 +185,13 @@ def test_the_function_s_fault_has_a_pointer(served: Served) -> None:
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
         ({"tools": TOOLS, "regex": "a+"}, "tools"),
+        ({"functions": [WEATHER]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}, "tools[0].function.strict"),
         ({"tools": TOOLS * 65}, "tools"),
         ({"tools": TOOLS, "add_generation_prompt": False, "continue_final_message": True}, "continue_final_message"),
     ],
@@ -192,6 +199,33 @@ def test_the_function_s_fault_has_a_pointer(served: Served) -> None:
 def test_bad_tools_are_named(served: Served, body: dict[str, Any], param: str) -> None:
     assert error_of(served.chat(**body), 400)["param"] == param
     assert served.backend.seen == []
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def test_parameters_that_nest_too_deeply(served: Served) -> None:
+    deep = {"type": "function", "function": {"name": "f", "parameters": nested(200)}}
+    error = error_of(served.chat(tools=[TOOLS[1], deep]), 400)
+    assert error["param"] == "/tools/1/function/parameters" and "nests" in error["message"]
+    assert served.backend.seen == []
+    deep["function"]["parameters"] = nested(60)  # type: ignore[index]
+    assert served.chat(tools=[deep]).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["</tool_call>", '"}}\n</tool_call>', "<tool_call>", "[TOOL_CALLS]"])
+def test_arguments_that_hold_the_family_s_own_words(served: Served, text: str) -> None:
+    arguments = json.dumps({"city": text}, ensure_ascii=False)
+    served.backend.reply = f"{call('get_weather', arguments)}\n{call('now', '{}')}"
+    message, reason = both(served, tools=TOOLS)
+    assert [c["function"]["arguments"] for c in message["tool_calls"]] == [arguments, "{}"] and reason == "tool_calls"
+    served.backend.reply = f"A <tool_call> is no call, nor is {text}."
+    message, reason = both(served, tools=TOOLS)
+    assert (message["content"], reason) == (served.backend.reply, "stop") and "tool_calls" not in message
 
 
 def test_a_template_whose_calls_nobody_knows(served: Served) -> None:

@@ -86,6 +86,14 @@ def test_tools(client: ollama.Client, served: Served) -> None:
     client.chat(model="fake", messages=history, tools=TOOLS)
     prompt = served.backend.seen[-1][0]
     assert isinstance(prompt, ChatPrompt) and [m.role for m in prompt.messages] == ["user", "assistant", "tool"]
+    # The protocol has no ids of calls, templates do: each call has one of its own, and its result the same.
+    history += [{"role": "tool", "content": "12:30", "tool_name": "now"}, *history[1:3]]
+    client.chat(model="fake", messages=history, tools=TOOLS)
+    prompt = served.backend.seen[-1][0]
+    assert isinstance(prompt, ChatPrompt)
+    given = [made["id"] for m in prompt.messages for made in m.tool_calls or ()]
+    assert len(given) == len(set(given)) == 4 and all(len(i) == 9 and i.isalnum() for i in given)
+    assert [m.tool_call_id for m in prompt.messages if m.role == "tool"] == [given[0], given[1], given[2]]
 
 
 def test_thoughts(client: ollama.Client, served: Served) -> None:

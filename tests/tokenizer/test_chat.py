@@ -405,3 +405,14 @@ def test_a_template_bomb_costs_its_request_alone(vocabulary: Vocabulary, bomb: s
     # The budget is a new one for each rendering.
     good = template("{% for i in range(90000) %}{% endfor %}{{ messages[0].content }}", vocabulary)
     assert [good.ids(chat(("user", "hi")))[1] for _ in range(3)] == ["hi"] * 3
+
+
+def test_what_nests_too_deeply_is_refused(vocabulary: Vocabulary) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"a": deep}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": deep}}]
+    made = template(TOOL_TEMPLATE, vocabulary)
+    for more in ({"tools": tools}, {"template_kwargs": {"x": deep}}):
+        with pytest.raises(InvalidRequest, match="nest too deeply"):
+            made.ids(chat(("user", "hi"), **more))
