@@ -113,8 +113,9 @@ def test_a_pattern_ends_a_gen_where_its_match_begins(engine: Engine) -> None:
         engine.generate(prompt, SamplingParams(stop_regex="("))
 
 
-def test_the_readmes_example_runs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+@pytest.fixture
+def lent(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`with radixrt.Engine(...)` gives the engine of all tests."""
 
     class Lent:
         def __init__(self, model: str) -> None:
@@ -127,10 +128,28 @@ def test_the_readmes_example_runs(engine: Engine, monkeypatch: pytest.MonkeyPatc
             pass
 
     monkeypatch.setattr(radixrt, "Engine", Lent)
+
+
+@pytest.mark.usefixtures("lent")
+def test_the_readmes_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     names: dict[str, Any] = {"tickets": ["It hangs.", "A dark theme, please."]}
     exec(compile(example, str(README), "exec"), names)  # noqa: S102 - our own words
     assert names["state"]["label"] in ("bug", "wish") and names["state"]["reason"]
     assert [state["label"] in ("bug", "wish") for state in names["states"]] == [True, True]
+
+
+@pytest.mark.usefixtures("lent")
+def test_the_recipe_for_tools_runs() -> None:
+    recipe = (
+        (README.parents[1] / "README.md").read_text().split("## Tools\n")[1].split("```python\n")[1].split("```")[0]
+    )
+    names: dict[str, Any] = {"__name__": "recipe"}
+    exec(compile(recipe, "README.md", "exec", dont_inherit=True), names)  # noqa: S102 - our own words
+    state = names["state"]
+    (call,) = state["step"].tool_calls
+    assert call.name == "price" and call().endswith(f"euros for {call.arguments['dish']}") and state["answer"]
+    assert call() in state.text()
 
 
 @pytest.mark.parametrize("over_http", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -110,3 +111,13 @@ def test_the_sdk_s_loop(live: Live) -> None:
         with client.chat.completions.stream(messages=messages, tool_choice="none", **asked) as stream:
             final = stream.get_final_completion()
         assert final.choices[0].message.content
+
+
+def test_the_readmes_recipe(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text().split("## Tools\n")[1]
+    recipe = text.split("```python\n")[2].split("```")[0].replace("http://127.0.0.1:8000", live.url)
+    names: dict[str, Any] = {}
+    exec(compile(recipe, "README.md", "exec", dont_inherit=True), names)  # noqa: S102 - our own words
+    names["client"].close()
+    assert [json.loads(c.function.arguments).keys() for c in names["message"].tool_calls] == [{"dish"}]
+    assert names["messages"][-1]["content"].startswith("4 euros for") and capsys.readouterr().out.strip()
