@@ -27,7 +27,7 @@ def two(small_engine: Engine) -> tuple[Engine, Engine]:
 
 
 def told(usage: Usage) -> object:
-    """All that a usage says but for times, the name of a pin, and guesses: how many pay is measured, step by step."""
+    """All that a usage says but for times, the name of a pin, and guesses: how often they hold is learned from all."""
     plain = msgspec.to_builtins(usage)
     if plain["pin"]:
         plain["pin"] = plain["pin"]["tokens"]

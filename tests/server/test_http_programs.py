@@ -162,7 +162,7 @@ def test_a_program_over_http_is_a_request_a_stretch(
         return request(self, method, url, **rest)
 
     monkeypatch.setattr(httpx.AsyncClient, "build_request", spy)
-    monkeypatch.setattr(compiled, "GATHER_S", 0.3)  # a busy machine may hold the body up between two appends
+    monkeypatch.setattr(compiled, "GATHER_S", 0.5)  # a busy machine may hold the body up between two appends
     with radixrt.Client(url, timeout=60) as client:
         state = program.run(backend=client)
         sent = list(posted)
