@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from radixrt.backend import Backend, Tokens
     from radixrt.client import Client
     from radixrt.config import EngineConfig
+    from radixrt.embedding import Embeddings
     from radixrt.engine import Engine
     from radixrt.errors import RadixrtError
     from radixrt.params import Constraint, SamplingParams
@@ -21,6 +22,7 @@ _HOMES = {
     "Client": "client",
     "Constraint": "params",
     "Delta": "results",
+    "Embeddings": "embedding",
     "Engine": "engine",
     "EngineConfig": "config",
     "Generation": "results",
@@ -33,8 +35,8 @@ _HOMES = {
 
 __version__ = "0.1.0"
 __all__ = [
-    "Backend", "Choice", "Client", "Constraint", "Delta", "Engine", "EngineConfig", "Generation", "ModelInfo",
-    "RadixrtError", "SamplingParams", "Tokens", "Usage",
+    "Backend", "Choice", "Client", "Constraint", "Delta", "Embeddings", "Engine", "EngineConfig", "Generation",
+    "ModelInfo", "RadixrtError", "SamplingParams", "Tokens", "Usage",
 ]  # fmt: skip
 
 

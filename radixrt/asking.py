@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import msgspec
 from radixrt.connection import AsyncInbox, Connection, Inbox, SyncInbox
 from radixrt.errors import Aborted
 from radixrt.messages import Abort, FromClient
-from radixrt.questions import Question, Submission, expect, seconds
+from radixrt.questions import Asked, Question, Questions, Submission, expect, seconds
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
 Answer = TypeVar("Answer")
@@ -24,17 +25,31 @@ class Asker:
         self._connection = connection
         self._tenant = tenant
 
-    def ask(self, question: Question[Answer] | Submission[Answer]) -> Answer:
+    def ask(self, question: Asked[Answer]) -> Answer:
         if isinstance(question, Submission):
             return question.read(list(self.stream(question)))
+        if isinstance(question, Questions):
+            several, answers = [SyncInbox() for _ in question.messages], list[Any]()
+            left = _countdown(question.timeout)
+            with self._open_all(question, several, answers):
+                for one in several:
+                    answers.append(expect(one.get(left()), question.answered_by))
+            return question.read(answers)
         inbox = SyncInbox()
         with self._open(question, inbox):
             item = inbox.get(question.timeout)
         return question.read(expect(item, question.answered_by))
 
-    async def aask(self, question: Question[Answer] | Submission[Answer]) -> Answer:
+    async def aask(self, question: Asked[Answer]) -> Answer:
         if isinstance(question, Submission):
             return question.read([delta async for delta in self.astream(question)])
+        if isinstance(question, Questions):
+            several, answers = [AsyncInbox() for _ in question.messages], list[Any]()
+            left = _countdown(question.timeout)
+            with self._open_all(question, several, answers):
+                for one in several:
+                    answers.append(expect(await one.get(left()), question.answered_by))
+            return question.read(answers)
         inbox = AsyncInbox()
         with self._open(question, inbox):
             item = await inbox.get(question.timeout)
@@ -71,11 +86,29 @@ class Asker:
             yield
             answered = True
         except TimeoutError:
-            words = f"the request took longer than {question.timeout} s and was cancelled"
-            raise Aborted(words, code="timeout") from None
+            raise _late(question.timeout) from None
         finally:
             self._connection.forget(number)
             if not answered:  # nobody waits for it any more
+                self._connection.send(Abort(request_id=number))
+
+    @contextmanager
+    def _open_all(
+        self, questions: Questions[Any], inboxes: Sequence[Inbox], answers: Sequence[object]
+    ) -> Iterator[None]:
+        """Around the wait for all `answers`; at the end nothing stays open."""
+        numbers: list[int] = []
+        try:
+            for message, inbox in zip(questions.messages, inboxes, strict=True):
+                numbers.append(self._connection.open(inbox))
+                self._connection.send(self._own(message(numbers[-1])))
+            yield
+        except TimeoutError:
+            raise _late(questions.timeout) from None
+        finally:
+            for number in numbers:
+                self._connection.forget(number)
+            for number in numbers[len(answers) :]:
                 self._connection.send(Abort(request_id=number))
 
     def _own(self, message: FromClient) -> FromClient:
@@ -83,3 +116,13 @@ class Asker:
         if self._tenant is None or "tenant" not in message.__struct_fields__:
             return message
         return msgspec.structs.replace(message, tenant=self._tenant)
+
+
+def _countdown(timeout: float | None) -> Callable[[], float | None]:
+    """Seconds that are left of `timeout`, from now on."""
+    end = time.monotonic() + (timeout or 0.0)
+    return lambda: None if timeout is None else max(end - time.monotonic(), 0.0)
+
+
+def _late(timeout: float | None) -> Aborted:
+    return Aborted(f"the request took longer than {timeout} s and was cancelled", code="timeout")

@@ -11,6 +11,7 @@ from radixrt.client_calls import (
     CacheCall,
     Call,
     DetokenizeCall,
+    EmbedCall,
     GenerateCall,
     PinCall,
     ScoreCall,
@@ -18,6 +19,7 @@ from radixrt.client_calls import (
     TokenizeCall,
     UnpinCall,
 )
+from radixrt.embedding import Embeddings, TextLike
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike
 from radixrt.results import CacheView, Delta, Generation, Pin, Scores, Selection
@@ -168,6 +170,45 @@ class ClientApi(Backend, Generic[Stream, AsyncStream]):
         return await self._aanswer(
             SelectCall(prompt, options, method, text, begins_turn, return_cache_report, cache_salt, priority, timeout)
         )
+
+    # --- embeddings -------------------------------------------------------------------------------------------------
+
+    def embed(
+        self,
+        texts: TextLike | Sequence[TextLike],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        truncate: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Embeddings:
+        """A vector of each text: a list of float32[d] arrays, with `usage` beside it.
+
+        Args:
+            texts: one text, or token ids, or a list of either (2048 at most). Token ids are used as they are.
+            dimensions: cut the vectors to so many numbers; only where the model was trained for that
+                (`info.embedding.sizes`).
+            normalize: bring each vector to Euclidean length 1, after the cut; else pooled hidden states as they are.
+            truncate: leave out the end of a text that is longer than `info.context_length` tokens; else it is refused.
+
+        How hidden states are pooled is `info.embedding.pooling`. Raises InvalidRequest (param `input`, `dimensions`).
+        """
+        return self._answer(EmbedCall(texts, dimensions, normalize, truncate, cache_salt, priority, timeout))
+
+    async def aembed(
+        self,
+        texts: TextLike | Sequence[TextLike],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        truncate: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Embeddings:
+        return await self._aanswer(EmbedCall(texts, dimensions, normalize, truncate, cache_salt, priority, timeout))
 
     # --- the cache --------------------------------------------------------------------------------------------------
 

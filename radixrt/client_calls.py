@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from radixrt.backend import Tokens
+from radixrt.embedding import Embeddings, TextLike
 from radixrt.params import ChoicesMethod, Constraint, SamplingParams
 from radixrt.prompts import PromptLike
 from radixrt.results import CacheView, Generation, Pin, Scores, Selection
@@ -50,6 +51,17 @@ class SelectCall(Call[Selection]):
     text: str
     begins_turn: bool
     return_cache_report: bool
+    cache_salt: str | None
+    priority: int
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class EmbedCall(Call[Embeddings]):
+    texts: TextLike | Sequence[TextLike]
+    dimensions: int | None
+    normalize: bool
+    truncate: bool
     cache_salt: str | None
     priority: int
     timeout: float | None

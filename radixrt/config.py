@@ -15,6 +15,7 @@ Weights = Literal["auto", "bf16", "int8", "int4"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Attention = Literal["auto", "triton", "torch", "flashinfer"]
 LoadFormat = Literal["auto", "dummy"]
+PoolingChoice = Literal["auto", "mean", "cls", "last"]
 Eviction = Literal["lru", "lfu", "slru", "priority", "cost"]
 
 
@@ -29,7 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     """A file that holds a Jinja template, instead of the model's own."""
     dtype: DType = "auto"
-    """auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32."""
+    """auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32; for an encoder always float32."""
     load_format: LoadFormat = "auto"
     """dummy: random weights, made on the device; `model` is then a directory with config.json, or llama-3-8b, qwen3-8b,
     qwen3-30b-a3b (`radixrt.checkpoint.shapes`)."""
@@ -47,6 +48,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that hold the model together, each a process: NCCL between GPUs, gloo between CPU processes."""
     context_length: int | None = None
     """None: the model's own."""
+    pooling: PoolingChoice = "auto"
+    """How hidden states become an embedding. auto: as the model's files say, else mean for an encoder and last for a
+    decoder."""
     kv_tokens: int | None = None
     """Slots of the KV pool; None: from free memory."""
     max_num_seqs: int = 64
@@ -165,6 +169,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     prefix_cache: bool
     share_from: int = 256
+    pooling: PoolingChoice = "auto"
     eviction: str = "lru"
     pin_quota: int | None = None
     low_watermark: float = 0.0

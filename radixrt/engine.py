@@ -19,14 +19,15 @@ import msgspec
 
 from radixrt.asking import Asker
 from radixrt.client_api import ClientApi
-from radixrt.client_calls import Call, GenerateCall
+from radixrt.client_calls import Call, EmbedCall, GenerateCall
 from radixrt.config import EngineConfig, draft_sources
 from radixrt.connection import Connection
+from radixrt.embedding import check_size
 from radixrt.errors import EngineDead, RadixrtError, StartupError
 from radixrt.launch import Trio
 from radixrt.messages import Loading, Ready, StartupFailed
 from radixrt.programs import AsyncProgram, Program
-from radixrt.questions import FLUSH, SAVE, STATS, generation, question, seconds
+from radixrt.questions import FLUSH, SAVE, STATS, Asked, generation, question, seconds
 from radixrt.results import CacheNode, EngineStats, ModelInfo
 from radixrt.streams import AsyncDeltaStream, DeltaStream
 
@@ -124,10 +125,15 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def _answer(self, call: Call[Answer]) -> Answer:
-        return self._asker.ask(question(call))
+        return self._asker.ask(self._question(call))
 
     async def _aanswer(self, call: Call[Answer]) -> Answer:
-        return await self._asker.aask(question(call))
+        return await self._asker.aask(self._question(call))
+
+    def _question(self, call: Call[Answer]) -> Asked[Answer]:
+        if isinstance(call, EmbedCall):
+            check_size(call.dimensions, self.info)
+        return question(call)
 
     def _stream(self, call: GenerateCall) -> DeltaStream:
         return self._asker.stream(generation(call, stream=True))

@@ -14,6 +14,7 @@ from radixrt.client_calls import (
     CacheCall,
     Call,
     DetokenizeCall,
+    EmbedCall,
     GenerateCall,
     PinCall,
     ScoreCall,
@@ -21,6 +22,7 @@ from radixrt.client_calls import (
     TokenizeCall,
     UnpinCall,
 )
+from radixrt.http_embedding import EmbeddingAnswer, embed_body, embeddings_of
 from radixrt.params import SamplingParams
 from radixrt.pinning import checked_ttl, pin_name
 from radixrt.prompts import as_prompt
@@ -75,6 +77,9 @@ def _http_call(call: Call[Any], timeout: float | None) -> HttpCall[Any]:
         case SelectCall():
             select = _select_body(call, timeout)
             return HttpCall("/v1/select", select, Selection, select.timeout_s)
+        case EmbedCall():
+            seconds = timeout if call.timeout is None else call.timeout
+            return HttpCall("/v1/embeddings", embed_body(call), EmbeddingAnswer, seconds, embeddings_of)
         case PinCall():
             pin = _pin_body(call, timeout)
             return HttpCall("/v1/cache/pin", pin, Pin, pin.timeout_s)

@@ -140,6 +140,7 @@ class Trio:
                 policy=config.policy,
                 prefix_cache=config.prefix_cache,
                 share_from=config.share_from,
+                pooling=config.pooling,
                 eviction=config.eviction,
                 pin_quota=config.pin_quota,
                 low_watermark=config.low_watermark,

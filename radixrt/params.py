@@ -15,6 +15,10 @@ MAX_STOP_CHARS = 1024
 MAX_STOP_REGEXES = 8
 MAX_LOGPROBS = 20
 MAX_OPTIONS = 1024
+EMBED_BATCH = 32
+"""Texts of one message to the engine: nobody waits long for a process that reads one. Longer lists are several."""
+MAX_EMBED_TEXTS = 2048
+"""Texts of one call that embeds."""
 LARGEST = 2**31 - 1
 """Largest count, token id or priority: they travel as 32-bit numbers."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from radixrt.backend import Tokens
 from radixrt.choosing import check_options, selection
@@ -13,6 +14,7 @@ from radixrt.client_calls import (
     CacheCall,
     Call,
     DetokenizeCall,
+    EmbedCall,
     GenerateCall,
     PinCall,
     ScoreCall,
@@ -21,10 +23,13 @@ from radixrt.client_calls import (
     UnpinCall,
 )
 from radixrt.collect import Collector
+from radixrt.embedding import Embeddings, as_texts, embeddings
 from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.messages import (
     Detokenize,
     Detokenized,
+    Embed,
+    Embedded,
     FlushAnswer,
     FromClient,
     Query,
@@ -38,7 +43,7 @@ from radixrt.messages import (
     TreeAnswer,
     UnpinAnswer,
 )
-from radixrt.params import SamplingParams
+from radixrt.params import EMBED_BATCH, SamplingParams
 from radixrt.pinning import NOTHING, checked_ttl, pin_name, pinned
 from radixrt.prompts import as_prompt, token_array
 from radixrt.results import Delta, EngineStats, Generation, Pin, Scores
@@ -67,12 +72,27 @@ class Submission(Generic[Answer]):
     timeout: float | None
 
 
-def question(call: Call[Answer]) -> Question[Answer] | Submission[Answer]:
+@dataclass(frozen=True)
+class Questions(Generic[Answer]):
+    """What several messages answer, all or nothing: the first that fails ends the others."""
+
+    messages: Sequence[Callable[[int], FromClient]]
+    answered_by: type[Any]
+    read: Callable[[Sequence[Any]], Answer]
+    """Of the answers, in the order of the messages."""
+    timeout: float | None = None
+    """For all together."""
+
+
+Asked: TypeAlias = Question[Answer] | Questions[Answer] | Submission[Answer]
+
+
+def question(call: Call[Answer]) -> Asked[Answer]:
     """How a call is asked. What is wrong with it is raised here."""
     return _question(call)
 
 
-def _question(call: Call[Any]) -> Question[Any] | Submission[Any]:
+def _question(call: Call[Any]) -> Asked[Any]:
     match call:
         case GenerateCall():
             return generation(call, stream=False)
@@ -82,6 +102,8 @@ def _question(call: Call[Any]) -> Question[Any] | Submission[Any]:
             return Question(_score(call), Selected, _scores, call.timeout)
         case SelectCall(options=options, method=method):
             return Question(_select(call), Selected, lambda answer: selection(answer, options, method), call.timeout)
+        case EmbedCall():
+            return _embed(call)
         case TokenizeCall():
             prompt = as_prompt(call.prompt)
             return Question(lambda number: Tokenize(request_id=number, prompt=prompt), Tokenized, _tokens)
@@ -117,6 +139,20 @@ def _pin(call: PinCall) -> Submission[Pin]:
         ),
         NOTHING.n, pinned, timeout,
     )  # fmt: skip
+
+
+def _embed(call: EmbedCall) -> Questions[Embeddings]:
+    prompts, timeout = as_texts(call.texts), seconds(call.timeout)
+
+    def message(first: int) -> Callable[[int], FromClient]:
+        some = prompts[first : first + EMBED_BATCH]
+        return lambda number: Embed(
+            request_id=number, prompts=some, first=first, truncate=call.truncate, cache_salt=call.cache_salt,
+            priority=call.priority,
+        )  # fmt: skip
+
+    read = partial(embeddings, dimensions=call.dimensions, normalize=call.normalize)
+    return Questions([message(first) for first in range(0, len(prompts), EMBED_BATCH)], Embedded, read, timeout)
 
 
 def _select(call: SelectCall) -> Callable[[int], FromClient]:

@@ -197,6 +197,17 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens are those of the prompt and of all options; cached are those of the prompt that were there."""
 
 
+class EmbeddingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model makes a vector of a text."""
+
+    size: int
+    """Length of a vector."""
+    pooling: str
+    """mean, cls or last: of a text's hidden states the mean, the first or the last one."""
+    sizes: tuple[int, ...] | None = None
+    """Lengths that a vector may be cut to; (): any; None: none, for the model was not trained for it."""
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What is being served."""
 
@@ -216,6 +227,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The dialect's words that are control tokens of the vocabulary."""
     thinking: tuple[str, str] | None = None
     """What the model writes before and behind its thoughts, where it shows any."""
+    generates: bool = True
+    """False: it makes embeddings and nothing else."""
+    embedding: EmbeddingInfo | None = None
+    """None: it makes no embeddings."""
 
 
 class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,6 +325,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     restored_tokens: int = 0
     """Of the cached ones, those that a tier brought back for the request."""
     generation_tokens: int = 0
+    embedded_texts: int = 0
     draft_tokens: int = 0
     """Tokens that were guessed and verified in one step with their predecessor."""
     accepted_draft_tokens: int = 0
@@ -337,7 +353,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     tier: TierStats | None = None
     """None where no tier is configured."""
     finished: dict[str, int] = {}
-    """Requests by finish reason: stop, length, abort, error."""
+    """Requests by finish reason: stop, length, embed, abort, error."""
     queue_s: tuple[float, int] = (0.0, 0)
     """Sum and count; the same for the next three."""
     ttft_s: tuple[float, int] = (0.0, 0)

@@ -3,8 +3,10 @@
 from radixrt.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from radixrt.checkpoint.config import ARCHITECTURES, ModelConfig, RopeScaling
 from radixrt.checkpoint.dummy import dummy_directory
+from radixrt.checkpoint.encoder import EncoderConfig
 from radixrt.checkpoint.gguf_file import GgufFile, GgufTensor, read_gguf
 from radixrt.checkpoint.home import home
+from radixrt.checkpoint.pooling import EmbeddingFacts, Pooling
 from radixrt.checkpoint.registry import ModelEntry, list_models
 from radixrt.checkpoint.resolve import resolve
 from radixrt.checkpoint.vocabulary import Vocabulary
@@ -12,10 +14,13 @@ from radixrt.checkpoint.vocabulary import Vocabulary
 __all__ = [
     "ARCHITECTURES",
     "Checkpoint",
+    "EmbeddingFacts",
+    "EncoderConfig",
     "GgufFile",
     "GgufTensor",
     "ModelConfig",
     "ModelEntry",
+    "Pooling",
     "RopeScaling",
     "Vocabulary",
     "dummy_directory",

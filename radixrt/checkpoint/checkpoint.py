@@ -10,7 +10,9 @@ from radixrt.checkpoint.config import ModelConfig
 from radixrt.checkpoint.config_gguf import config_from_gguf
 from radixrt.checkpoint.config_hf import config_from_hf
 from radixrt.checkpoint.directory import chat_template, configured_eos_ids, read_json, tokenizer_facts
+from radixrt.checkpoint.encoder import ENCODERS, EncoderConfig, encoder_from_gguf, encoder_from_hf
 from radixrt.checkpoint.gguf_file import GgufFile, read_gguf
+from radixrt.checkpoint.pooling import EmbeddingFacts, embedding_facts_of_directory, embedding_facts_of_gguf
 from radixrt.checkpoint.safetensors_file import read_safetensors_header, safetensors_files
 from radixrt.checkpoint.tokenizer_gguf import TokenizerFacts, gguf_eos_ids, tokenizer_from_gguf
 from radixrt.checkpoint.vocabulary import Vocabulary
@@ -26,18 +28,38 @@ class Checkpoint:
         *,
         path: Path,
         format: Literal["gguf", "safetensors"],
-        config: ModelConfig,
+        config: ModelConfig | EncoderConfig,
+        embedding: EmbeddingFacts,
         chat_template: str | None,
         gguf: GgufFile | None = None,
         safetensors_files: tuple[Path, ...] = (),
     ) -> None:
         self.path = path
         self.format: Literal["gguf", "safetensors"] = format
-        self.config = config
+        self._config = config
+        self.embedding = embedding
+        """What the files say of embeddings."""
         self.chat_template = chat_template
         self.gguf = gguf
         """The parsed header (where each tensor lies), for GGUF."""
         self.safetensors_files = safetensors_files
+
+    @property
+    def config(self) -> ModelConfig:
+        """A decoder's numbers. ModelError where the model is an encoder."""
+        if isinstance(self._config, EncoderConfig):
+            raise ModelError(f"the model is an encoder ({self._config.architecture}): it embeds and generates no text")
+        return self._config
+
+    @property
+    def encoder(self) -> EncoderConfig | None:
+        """An encoder's numbers; None where the model is a decoder."""
+        return self._config if isinstance(self._config, EncoderConfig) else None
+
+    @property
+    def generates(self) -> bool:
+        """It can say what comes next; else it only embeds."""
+        return isinstance(self._config, ModelConfig) and self._config.generates
 
     @property
     def gguf_path(self) -> Path | None:
@@ -59,7 +81,11 @@ class Checkpoint:
         else:
             raise ModelError(f"{override!r} is neither a tokenizer.json nor a directory that holds one")
         return Vocabulary(
-            facts.json, bos_id=facts.bos_id, eos_ids=(*facts.eos_ids, *self.eos_token_ids), adds_bos=facts.adds_bos
+            facts.json,
+            bos_id=facts.bos_id,
+            eos_ids=(*facts.eos_ids, *self.eos_token_ids),
+            adds_bos=facts.adds_bos,
+            suffix_ids=facts.suffix_ids,
         )
 
     def vocabulary_size(self, override: str | None = None) -> int:
@@ -89,7 +115,13 @@ class Checkpoint:
     @cached_property
     def _own_vocabulary(self) -> Vocabulary:
         facts = self._facts
-        return Vocabulary(facts.json, bos_id=facts.bos_id, eos_ids=facts.eos_ids, adds_bos=facts.adds_bos)
+        return Vocabulary(
+            facts.json,
+            bos_id=facts.bos_id,
+            eos_ids=facts.eos_ids,
+            adds_bos=facts.adds_bos,
+            suffix_ids=facts.suffix_ids,
+        )
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -108,10 +140,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def _open_gguf(path: Path) -> Checkpoint:
     file = read_gguf(path)
     template = file.metadata.get("tokenizer.chat_template")
+    architecture = str(file.metadata.get("general.architecture"))
     return Checkpoint(
         path=path,
         format="gguf",
-        config=config_from_gguf(file),
+        config=encoder_from_gguf(file) if architecture in ENCODERS else config_from_gguf(file),
+        embedding=embedding_facts_of_gguf(file.metadata, architecture),
         chat_template=template if isinstance(template, str) and template else None,
         gguf=file,
     )
@@ -125,10 +159,13 @@ def _open_directory(path: Path) -> Checkpoint:
     if not files:
         raise ModelError(f"the directory {path.name} holds no .safetensors files")
     tensors = {name: entry for file in files for name, entry in read_safetensors_header(file).items()}
+    facts = embedding_facts_of_directory(path, raw)
+    encodes = raw.get("model_type") in ENCODERS
     return Checkpoint(
         path=path,
         format="safetensors",
-        config=config_from_hf(raw, tensors),
+        config=encoder_from_hf(raw, tensors, facts) if encodes else config_from_hf(raw, tensors),
+        embedding=facts,
         chat_template=chat_template(path),
         safetensors_files=files,
     )

@@ -63,6 +63,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     converter writes the llama3 scaling this way, with `rope_scaling.kind` default."""
     tie_word_embeddings: bool | None
     """The output head is the embedding; None when the weights must say."""
+    generates: bool = True
+    """False: it has no output head, and only embeds."""
     attention_bias: bool
     """Query, key and value projections have a bias (for llama with config.json the output projection too)."""
     mlp_bias: bool = False
@@ -108,4 +110,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unsupported_architecture(name: object) -> ModelError:
-    return ModelError(f"models of architecture {name!r} are not supported; these are: {', '.join(ARCHITECTURES)}")
+    return ModelError(
+        f"models of architecture {name!r} are not supported; these are: {', '.join(ARCHITECTURES)}, and for "
+        "embeddings alone bert"
+    )

@@ -20,7 +20,7 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
     # llama.cpp's converter files Mistral under llama: the two differ in nothing but the name.
     if architecture not in ARCHITECTURES:
         raise unsupported_architecture(architecture)
-    fields = _Fields(file.metadata, architecture)
+    fields = Fields(file.metadata, architecture)
     names = file.by_name
     embedding = names.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -35,7 +35,7 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
     if fields.number("rope.dimension_count", int, head_dim) != head_dim:
         raise ModelError("models that rotate only a part of each head are not supported")
     context = fields.number("context_length", int)
-    dtype, quantization = _storage(file)
+    dtype, quantization = storage(file)
     return ModelConfig(
         architecture=architecture,
         hidden_size=hidden,
@@ -60,7 +60,7 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
     )
 
 
-class _Fields:
+class Fields:
     """Typed reads of the keys under the architecture's name."""
 
     def __init__(self, metadata: dict[str, Any], architecture: str) -> None:
@@ -81,7 +81,7 @@ class _Fields:
         return kind(value)
 
 
-def _rope_scaling(fields: _Fields, context: int) -> RopeScaling:
+def _rope_scaling(fields: Fields, context: int) -> RopeScaling:
     name = f"{fields.architecture}.rope.scaling.type"
     kind = fields.metadata.get(name, "none")
     if kind == "none":
@@ -104,7 +104,7 @@ def _rope_scaling(fields: _Fields, context: int) -> RopeScaling:
     )
 
 
-def _storage(file: GgufFile) -> tuple[str, str | None]:
+def storage(file: GgufFile) -> tuple[str, str | None]:
     """(dtype, quantization) of the type that holds the most weights of matrices."""
     weights: Counter[str] = Counter()
     for tensor in file.tensors:

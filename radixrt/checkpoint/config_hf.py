@@ -15,6 +15,8 @@ from radixrt.errors import ModelError
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HEAD_DIM = {"qwen3": 128}
+_HEADLESS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+"""Classes of transformers without an output head."""
 _SLIDING_WINDOW = {"mistral": 4096}
 
 
@@ -27,7 +29,8 @@ def config_from_hf(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry])
     if architecture not in ARCHITECTURES:
         raise unsupported_architecture(architecture)
     _refuse_what_differs(raw)
-    fields = _Fields(raw)
+    headless = _headless(raw, tensors)
+    fields = Fields(raw)
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
     layers = fields.integer("num_hidden_layers")
@@ -47,7 +50,8 @@ def config_from_hf(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry])
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
-        tie_word_embeddings=fields.boolean("tie_word_embeddings", False),
+        tie_word_embeddings=headless or fields.boolean("tie_word_embeddings", False),
+        generates=not headless,
         attention_bias=architecture == "qwen2" or fields.boolean("attention_bias", False),
         mlp_bias=fields.boolean("mlp_bias", False),
         qk_norm=architecture in ("qwen3", "qwen3_moe"),
@@ -55,12 +59,12 @@ def config_from_hf(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry])
         experts_per_token=fields.integer("num_experts_per_tok") if experts else 0,
         normalize_experts=fields.boolean("norm_topk_prob", False) if experts else True,
         sliding_window=_sliding_window(raw, fields, architecture, layers, context),
-        dtype=_stored_dtype(raw, tensors),
+        dtype=stored_dtype(raw, tensors),
         quantization=None,
     )
 
 
-class _Fields:
+class Fields:
     """Typed reads; a null counts as absent, as in transformers."""
 
     def __init__(self, raw: dict[str, Any]) -> None:
@@ -93,9 +97,15 @@ class _Fields:
         return value
 
 
+def _headless(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry]) -> bool:
+    """The model was saved without an output head, as embedding models are: it cannot say what comes next."""
+    classes = raw.get("architectures") or []
+    return any(c in _HEADLESS for c in classes) and "lm_head.weight" not in tensors
+
+
 def _refuse_what_differs(raw: dict[str, Any]) -> None:
     classes = raw.get("architectures") or []
-    if classes and not any(isinstance(c, str) and c.endswith("ForCausalLM") for c in classes):
+    if classes and not any(isinstance(c, str) and c.endswith(("ForCausalLM", *_HEADLESS)) for c in classes):
         raise ModelError(f"{', '.join(map(str, classes))} is not a language model that generates text (…ForCausalLM)")
     if raw.get("quantization_config") or raw.get("compression_config"):
         method = (raw.get("quantization_config") or {}).get("quant_method", "an unknown method")
@@ -118,7 +128,7 @@ def _rope(raw: dict[str, Any], max_positions: int) -> tuple[float, RopeScaling, 
         raise ModelError("config.json holds rope parameters that are not an object")
     if any(isinstance(value, dict) for value in parameters.values()):
         raise ModelError("models whose layers rotate differently are not supported")
-    fields = _Fields({"rope_theta": raw.get("rope_theta")} | parameters)
+    fields = Fields({"rope_theta": raw.get("rope_theta")} | parameters)
     partial = parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
         raise ModelError("models that rotate only a part of each head are not supported")
@@ -129,7 +139,7 @@ def _rope(raw: dict[str, Any], max_positions: int) -> tuple[float, RopeScaling, 
     if kind == "default":
         return theta, RopeScaling(), max_positions
     given = raw.get("original_max_position_embeddings") or parameters.get("original_max_position_embeddings")
-    original = _Fields({"original_max_position_embeddings": given}).integer(
+    original = Fields({"original_max_position_embeddings": given}).integer(
         "original_max_position_embeddings", max_positions
     )
     if kind == "dynamic":
@@ -141,7 +151,7 @@ def _rope(raw: dict[str, Any], max_positions: int) -> tuple[float, RopeScaling, 
     return theta, _scaling(cast(RopeKind, kind), factor, original, fields), context
 
 
-def _scaling(kind: RopeKind, factor: float, original: int, fields: _Fields) -> RopeScaling:
+def _scaling(kind: RopeKind, factor: float, original: int, fields: Fields) -> RopeScaling:
     if kind == "llama3":
         return RopeScaling(
             kind=kind,
@@ -166,14 +176,14 @@ def _scaling(kind: RopeKind, factor: float, original: int, fields: _Fields) -> R
     return RopeScaling(kind=kind, factor=factor, original_context_length=original)
 
 
-def _sliding_window(raw: dict[str, Any], fields: _Fields, architecture: str, layers: int, context: int) -> int | None:
+def _sliding_window(raw: dict[str, Any], fields: Fields, architecture: str, layers: int, context: int) -> int | None:
     """The window where every layer has it; ModelError where only some have, and it is shorter than the context."""
     if architecture == "llama" or (architecture != "mistral" and not fields.boolean("use_sliding_window", False)):
         return None
     window = raw.get("sliding_window", _SLIDING_WINDOW.get(architecture))
     if window is None:
         return None
-    window = _Fields({"sliding_window": window}).integer("sliding_window")
+    window = Fields({"sliding_window": window}).integer("sliding_window")
     if window >= context:
         return None
     kinds = raw.get("layer_types")
@@ -187,7 +197,7 @@ def _sliding_window(raw: dict[str, Any], fields: _Fields, architecture: str, lay
     raise ModelError("models whose layers differ in their attention window are not supported")
 
 
-def _stored_dtype(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry]) -> str:
+def stored_dtype(raw: dict[str, Any], tensors: Mapping[str, SafetensorsEntry]) -> str:
     weights: Counter[str] = Counter()
     for entry in tensors.values():
         weights[entry.dtype] += entry.nbytes

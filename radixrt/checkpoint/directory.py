@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from radixrt.checkpoint.around import around_text, steps_of
 from radixrt.checkpoint.tokenizer_gguf import TokenizerFacts
 from radixrt.errors import ModelError
 
@@ -76,13 +77,18 @@ def tokenizer_facts(folder: Path, file: str = "tokenizer.json") -> TokenizerFact
     bos = _token_id(specials.get("bos_token"), ids)
     if bos is None and "bos_token" not in specials:
         bos = next(iter(id_list(model.get("bos_token_id"))), None)
+    before, behind = around_text(spec.get("post_processor"))
+    wordpiece = isinstance(spec.get("model"), dict) and spec["model"].get("type") == "WordPiece"
+    if wordpiece:  # BERT: [CLS] begins every text, and nothing ends a generation
+        bos = next(iter(before), _token_id(specials.get("cls_token"), ids))
     own_end = _token_id(specials.get("eos_token"), ids)
     ends = [] if own_end is None else [own_end]
     return TokenizerFacts(
         json=path.read_bytes(),
         bos_id=bos,
         eos_ids=tuple(dict.fromkeys([*ends, *configured_eos_ids(folder)])),
-        adds_bos=_adds_bos(spec, config, bos),
+        adds_bos=bos is not None if wordpiece else _adds_bos(spec, config, bos),
+        suffix_ids=behind,
     )
 
 
@@ -126,7 +132,7 @@ def _adds_bos(spec: dict[str, Any], config: dict[str, Any], bos: int | None) -> 
         return False
     if isinstance(flag := config.get("add_bos_token"), bool):
         return flag
-    for step in _post_processors(spec.get("post_processor")):
+    for step in steps_of(spec.get("post_processor")):
         template = step.get("single")
         first = template[0] if isinstance(template, list) and template else None
         special = first.get("SpecialToken") if isinstance(first, dict) else None
@@ -135,10 +141,3 @@ def _adds_bos(spec: dict[str, Any], config: dict[str, Any], bos: int | None) -> 
             named = tokens.get(special.get("id"))
             return isinstance(named, dict) and id_list(named.get("ids"))[:1] == (bos,)
     return False
-
-
-def _post_processors(part: Any) -> list[dict[str, Any]]:
-    if not isinstance(part, dict):
-        return []
-    inner = part.get("processors")
-    return [step for item in inner for step in _post_processors(item)] if isinstance(inner, list) else [part]

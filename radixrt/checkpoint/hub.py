@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ _NAME = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
     r"(?:@(?P<rev1>[^:@]+))?(?::(?P<file>[^:@]+\.gguf))?(?:@(?P<rev2>[^:@]+))?"
 )
-_WANTED = ["*.json", "*.safetensors", "*.jinja"]
-_UNWANTED = ["*/*", "consolidated*.safetensors"]
+_WANTED = ("*.json", "*.safetensors", "*.jinja")
+_UNWANTED = ("*/*", "consolidated*.safetensors")
 """Folders hold other formats; Mistral's consolidated files hold the same weights a second time."""
+_POOLING = "*_Pooling/config.json"
+"""How an embedding model's hidden states become a vector: the one file in a folder that counts."""
 
 
 class HubName(msgspec.Struct, frozen=True):
@@ -104,9 +107,15 @@ def _download(name: HubName, files: list[str], progress: Progress) -> Path:
             raise ModelError(f"{name.repo} has no file {file}.{_gguf_hint(name, files)}")
         return Path(hf_hub_download(name.repo, file, revision=name.revision, tqdm_class=bar))
     folder = snapshot_download(
-        name.repo, revision=name.revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED, tqdm_class=bar
+        name.repo, revision=name.revision, allow_patterns=[file for file in files if _wanted(file)], tqdm_class=bar
     )
     return Path(folder)
+
+
+def _wanted(file: str) -> bool:
+    if fnmatch(file, _POOLING):
+        return file.count("/") == 1
+    return any(fnmatch(file, pattern) for pattern in _WANTED) and not any(fnmatch(file, p) for p in _UNWANTED)
 
 
 def _only_gguf(name: HubName, files: list[str]) -> str | None:

@@ -1,4 +1,5 @@
-"""A tokenizer.json from GGUF metadata, for byte-level BPE (`gpt2`) and sentencepiece-like BPE (`llama`) vocabularies.
+"""A tokenizer.json from GGUF metadata, for byte-level BPE (`gpt2`), sentencepiece-like BPE (`llama`) and WordPiece
+(`bert`) vocabularies.
 
 No text is normalized (as in llama.cpp, and unlike Qwen's own tokenizer.json, which composes to NFC): so that decoding
 gives back exactly what was encoded.
@@ -26,6 +27,8 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     eos_ids: tuple[int, ...]
     """The tokenizer's own end token first."""
     adds_bos: bool
+    suffix_ids: tuple[int, ...] = ()
+    """What the model expects behind a text that is embedded; nothing else ends with it."""
 
 
 def tokenizer_from_gguf(metadata: dict[str, Any]) -> TokenizerFacts:
@@ -37,6 +40,9 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> TokenizerFacts:
     types = metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
     if not isinstance(types, list) or len(types) != len(tokens):
         raise ModelError(f"the GGUF file's vocabulary is broken (tokens and their types differ in number): {_ASK}")
+    size = len(tokens)
+    if kind == "bert":
+        return _wordpiece_facts(metadata, tokens, types)
     if kind == "gpt2":
         spec, adds_bos = _byte_level(metadata, tokens, types)
     elif kind == "llama":
@@ -45,12 +51,22 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> TokenizerFacts:
         raise ModelError(f"the GGUF file's tokenizer is of kind {kind!r}, which cannot be rebuilt exactly: {_ASK}")
     spec["added_tokens"] = _added_tokens(tokens, types)
     spec.update({"version": "1.0", "truncation": None, "padding": None, "post_processor": None})
-    size = len(tokens)
+    eos = _ids(metadata, size, "eos_token_id")
     return TokenizerFacts(
         json=msgspec.json.encode(spec),
         bos_id=next(iter(_ids(metadata, size, "bos_token_id")), None),
         eos_ids=_ids(metadata, size, "eos_token_id", "eot_token_id", "eom_token_id"),
         adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
+        suffix_ids=eos if metadata.get("tokenizer.ggml.add_eos_token") is True else (),
+    )
+
+
+def _wordpiece_facts(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> TokenizerFacts:
+    from radixrt.checkpoint.wordpiece import wordpiece
+
+    made = wordpiece(metadata, tokens, [kind == CONTROL for kind in types])
+    return TokenizerFacts(
+        json=msgspec.json.encode(made.spec), bos_id=made.cls_id, eos_ids=(), adds_bos=True, suffix_ids=(made.sep_id,)
     )
 
 

@@ -27,9 +27,15 @@ class Vocabulary:
     """
 
     def __init__(
-        self, tokenizer_json: bytes | str, *, bos_id: int | None, eos_ids: Sequence[int], adds_bos: bool
+        self,
+        tokenizer_json: bytes | str,
+        *,
+        bos_id: int | None,
+        eos_ids: Sequence[int],
+        adds_bos: bool,
+        suffix_ids: Sequence[int] = (),
     ) -> None:
-        """ModelError when `tokenizer_json` is broken, or not a byte-level or sentencepiece-like BPE."""
+        """ModelError when `tokenizer_json` is broken, or no byte-level or sentencepiece-like BPE and no WordPiece."""
         self._json = tokenizer_json if isinstance(tokenizer_json, str) else tokenizer_json.decode("utf-8", "replace")
         self._ordinary = load_tokenizer(self._json)
         # Added special tokens are then encoded as the text they are.
@@ -46,6 +52,8 @@ class Vocabulary:
         self.bos_id = bos_id if bos_id is not None and 0 <= bos_id < self.size else None
         self.eos_ids: tuple[int, ...] = tuple(index for index in dict.fromkeys(eos_ids) if 0 <= index < self.size)
         self.adds_bos: bool = adds_bos and self.bos_id is not None
+        self.suffix_ids: tuple[int, ...] = tuple(index for index in suffix_ids if 0 <= index < self.size)
+        """What stands behind a text that is embedded; `encode` never adds it."""
         self._style = _Style.of(msgspec.json.decode(self._json, type=_Parts))
 
     @cached_property
@@ -136,9 +144,13 @@ def load_tokenizer(text: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_str(text)
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:
         raise ModelError(f"the model's tokenizer.json is broken: {error}") from error
+    # Some files say so for the training that they were used in; here a text is refused or cut where somebody asks.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 class _Parts(msgspec.Struct):
@@ -156,9 +168,14 @@ class _Style(msgspec.Struct, frozen=True):
     byte_level: bool
     byte_fallback: bool
     strips_space: bool
+    continues: str = ""
+    """WordPiece: what stands in front of a token that continues a word."""
 
     @staticmethod
     def of(parts: _Parts) -> _Style:
+        if isinstance(parts.model, dict) and parts.model.get("type") == "WordPiece":
+            prefix = parts.model.get("continuing_subword_prefix") or "##"
+            return _Style(byte_level=False, byte_fallback=False, strips_space=True, continues=str(prefix))
         steps = [*_steps(parts.decoder), *_steps(parts.pre_tokenizer)]
         kinds = {step.get("type") for step in steps}
         if "ByteLevel" in kinds:
@@ -166,7 +183,7 @@ class _Style(msgspec.Struct, frozen=True):
         replaces = any(step.get("type") == "Replace" and step.get("content") == " " for step in _steps(parts.decoder))
         if "Metaspace" not in kinds and not replaces:
             raise ModelError(
-                "the model's tokenizer is neither a byte-level nor a sentencepiece-like BPE: it is not supported"
+                "the model's tokenizer is no byte-level or sentencepiece-like BPE and no WordPiece: it is not supported"
             )
         fallback = isinstance(parts.model, dict) and bool(parts.model.get("byte_fallback"))
         strips = any(
@@ -179,6 +196,9 @@ class _Style(msgspec.Struct, frozen=True):
     def piece(self, text: str) -> bytes:
         if self.byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
             return bytes([int(match[1], 16)])
+        if self.continues:
+            more = text.startswith(self.continues)
+            return (text[len(self.continues) :] if more else " " + text).encode()
         return text.replace("▁", " ").encode()
 
 

@@ -52,6 +52,12 @@ FLAGS: dict[str, Any] = {
         rich_help_panel=MODEL,
         show_default="the model's own",
     ),
+    "pooling": typer.Option(
+        "--pooling",
+        help="How hidden states become an embedding; auto: as the model's files say, else mean for an encoder and last "
+        "for a decoder.",
+        rich_help_panel=MODEL,
+    ),
     "load_format": typer.Option(
         "--load-format",
         help="dummy: random weights in the shape of MODEL, a directory with config.json, llama-3-8b, qwen3-8b or "
@@ -60,7 +66,8 @@ FLAGS: dict[str, Any] = {
     ),
     "dtype": typer.Option(
         "--dtype",
-        help="Number format of weights and cache; auto: bfloat16 where GPU or CPU multiply it natively, else float32.",
+        help="Number format of weights and cache; auto: bfloat16 where GPU or CPU multiply it natively, else float32; "
+        "for an encoder float32.",
         rich_help_panel=ENGINE,
     ),
     "device": typer.Option("--device", help="auto: a GPU where torch finds one, else the CPU.", rich_help_panel=ENGINE),

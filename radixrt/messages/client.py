@@ -69,6 +69,22 @@ class Select(Message, frozen=True, kw_only=True):
     priority: int = 0
 
 
+class Embed(Message, frozen=True, kw_only=True):
+    """Client -> tokenizer: make a vector of each text. Answered by Embedded or Failed."""
+
+    request_id: int
+    prompts: list[Prompt]
+    """At most `radixrt.params.EMBED_BATCH`."""
+    first: int = 0
+    """Number of the first of them, as the caller counts: what errors name."""
+    truncate: bool = False
+    """Leave out the end of a text that is longer than the context, instead of refusing it."""
+    cache_salt: str | None = None
+    tenant: str | None = None
+    """As in Submit."""
+    priority: int = 0
+
+
 class Abort(Message, frozen=True, kw_only=True):
     """Client -> tokenizer: nobody waits for this request any more. Nothing is answered; an unknown id is ignored."""
 
@@ -162,6 +178,14 @@ class Selected(Message, frozen=True, kw_only=True):
     usage: Usage
 
 
+class Embedded(Message, frozen=True, kw_only=True):
+    """Tokenizer -> client: pooled hidden states, neither cut nor normalized."""
+
+    request_id: int
+    vectors: Array  # float32[n, hidden]
+    usage: Usage
+
+
 class Deltas(Message, frozen=True, kw_only=True):
     """Tokenizer -> client: what one step brought to this client's requests: (request_id, delta) pairs."""
 
@@ -227,11 +251,14 @@ class StartupFailed(Message, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-FromClient: TypeAlias = Hello | Submit | Select | OpenProgram | AppendProgram | Abort | Tokenize | Detokenize | Query
+FromClient: TypeAlias = (
+    Hello | Submit | Select | Embed | OpenProgram | AppendProgram | Abort | Tokenize | Detokenize | Query
+)
 ToClient: TypeAlias = (
     Tokenized
     | Detokenized
     | Selected
+    | Embedded
     | Deltas
     | ProgramNews
     | Failed

@@ -35,6 +35,8 @@ class RunnerReady(Message, frozen=True, kw_only=True):
     dtype: str
     device: str
     threads: int
+    embedding_size: int = 0
+    """Length of a pooled hidden state."""
     tier: TierState | None = None
     """Where KV goes that the pool has no room for; None: nowhere."""
 
@@ -113,6 +115,9 @@ class StepPlan(Message, frozen=True, kw_only=True):
     A branch names its row a second time and has the guesses from `fork` on as its new tokens, all of them sampled from
     (`drafts` is one less). It counts where what is sampled behind the chain's first `fork` guesses is its first token.
     """
+    pool: Array | None = None
+    """uint8[R], what is wanted of a row's new tokens: 0: nothing; 1: the last one's hidden state, behind the final
+    norm; 2: the sum of all their hidden states. None: nothing anywhere."""
     propose: Array | None = None
     """int32[R]: how many tokens the draft model shall guess behind what a sampled row samples; None: none anywhere."""
 
@@ -150,6 +155,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     top_ids: Array  # int32[K, k], k: the largest `logprobs` among the step's rows
     top_logprobs: Array  # float32[K, k]
     scores: list[Score]
+    pooled: Array | None = None
+    """float32[P, hidden]: for the rows with `pool` set, in their order; None where there are none."""
     proposals: Array | None = None
     """int32[P, k]: the draft model's guesses for the rows with `propose` set, in their order; -1 fills a line up."""
     draft_s: float = 0.0
@@ -160,6 +167,24 @@ class StepResult(Message, frozen=True, kw_only=True):
     sample_s: float
     parts: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds by part of the step: `radixrt.runner.parts` names them."""
+
+
+class EncodePlan(Message, frozen=True, kw_only=True):
+    """Scheduler -> runner of an encoder: some whole texts, read at once. Answered by EncodeResult or StepFailed."""
+
+    step: int
+    tokens: Array  # int32[T]: the texts one behind the other
+    lengths: Array  # int32[R], each >= 1; their sum is T
+    pooling: str
+    """mean, cls or last (`radixrt.checkpoint.Pooling`)."""
+
+
+class EncodeResult(Message, frozen=True, kw_only=True):
+    """Runner -> scheduler, one for each EncodePlan, in order."""
+
+    step: int
+    vectors: Array  # float32[R, hidden]
+    forward_s: float
 
 
 class TierWork(Message, frozen=True, kw_only=True):
@@ -207,5 +232,5 @@ class StepFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-ToRunner: TypeAlias = Connect | StepPlan | StepMasks | TierWork
-FromRunner: TypeAlias = Loading | RunnerReady | StartupFailed | StepResult | StepFailed | TierDone
+ToRunner: TypeAlias = Connect | StepPlan | StepMasks | TierWork | EncodePlan
+FromRunner: TypeAlias = Loading | RunnerReady | StartupFailed | StepResult | StepFailed | TierDone | EncodeResult

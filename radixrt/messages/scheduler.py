@@ -61,6 +61,18 @@ class EnqueueSelect(Message, frozen=True, kw_only=True):
     priority: int = 0
 
 
+class EnqueueEmbed(Message, frozen=True, kw_only=True):
+    """Tokenizer -> scheduler: pool the hidden states of some texts. Answered by Pooled or Rejected."""
+
+    request_id: int
+    ids: Array  # int32[T]: the texts' tokens one behind the other
+    lengths: Array  # int32[n], each >= 1; their sum is T
+    first: int = 0
+    """As in Embed."""
+    namespace: Namespace = Namespace()
+    priority: int = 0
+
+
 class StopRow(Message, frozen=True, kw_only=True):
     """Tokenizer -> scheduler: sample `index` matched a stop string within its first `keep` tokens; it is finished."""
 
@@ -123,6 +135,15 @@ class SelectScores(Message, frozen=True, kw_only=True):
     usage: Usage
 
 
+class Pooled(Message, frozen=True, kw_only=True):
+    """Scheduler -> tokenizer: a vector of each text of an EnqueueEmbed, in its order."""
+
+    request_id: int
+    vectors: Array  # float32[n, hidden]
+    usage: Usage
+    """Of all texts together."""
+
+
 class TokenBatch(Message, frozen=True, kw_only=True):
     """Scheduler -> tokenizer: all new tokens of a step."""
 
@@ -173,7 +194,7 @@ class SchedulerAnswer(Message, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
-ToScheduler: TypeAlias = Enqueue | EnqueueSelect | RunSegments | StopRow | Cancel | SchedulerQuery
+ToScheduler: TypeAlias = Enqueue | EnqueueSelect | EnqueueEmbed | RunSegments | StopRow | Cancel | SchedulerQuery
 FromScheduler: TypeAlias = (
-    TokenBatch | PromptScores | SelectScores | Rejected | SchedulerAnswer | Loading | Ready | StartupFailed
+    TokenBatch | PromptScores | SelectScores | Pooled | Rejected | SchedulerAnswer | Loading | Ready | StartupFailed
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -43,11 +44,15 @@ _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 class GgufWeights:
     """The tensors of a GGUF file under transformers' names."""
 
-    def __init__(self, file: GgufFile, *, interleaved_heads: dict[str, int]) -> None:
-        """`interleaved_heads`: projections (q_proj, k_proj) whose rows llama.cpp's converter has reordered, and their
-        number of heads: it puts element i of a head beside element i + D/2, and here they are put back.
+    def __init__(
+        self, file: GgufFile, *, interleaved_heads: dict[str, int], rename: Callable[[str], str] | None = None
+    ) -> None:
+        """`rename`: the file's names -> transformers' (None: a decoder's). `interleaved_heads`: projections (q_proj,
+        k_proj) whose rows llama.cpp's converter has reordered, and their number of heads: it puts
+        element i of a head beside element i + D/2, and here they are put back.
         """
-        self._tensors = {_transformers_name(tensor.name): tensor for tensor in file.tensors}
+        rename = rename or _transformers_name
+        self._tensors = {rename(tensor.name): tensor for tensor in file.tensors}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._heads = interleaved_heads
         with file.path.open("rb") as handle:

@@ -91,13 +91,18 @@ def load_model(
 
 def _open(checkpoint: Checkpoint) -> WeightSource:
     if checkpoint.gguf is None:
-        return SafetensorsWeights(checkpoint.safetensors_files)
+        return SafetensorsWeights(checkpoint.safetensors_files, _whole_name)
     config = checkpoint.config
     reordered = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
     # llama.cpp rotates neighbours for these two, and the two halves of a head for all others.
     return GgufWeights(
         checkpoint.gguf, interleaved_heads=reordered if config.architecture in ("llama", "mistral") else {}
     )
+
+
+def _whole_name(name: str) -> str:
+    """Files that were saved without their head (embedding models) leave out the "model." in front of everything."""
+    return f"model.{name}" if name.startswith(("embed_tokens.", "layers.", "norm.")) else name
 
 
 def _build(
@@ -112,7 +117,7 @@ def _build(
     factors = None
     if config.rope_factors_tensor is not None:
         factors = torch.empty(config.head_dim // 2)
-        _check_shape(config.rope_factors_tensor, source, factors)
+        check_shape(config.rope_factors_tensor, source, factors)
         source.read(config.rope_factors_tensor, factors)
     return Decoder(
         config if part is None else part.config(config),
@@ -130,15 +135,15 @@ def _check(model: Decoder, source: WeightSource) -> None:
     parameters = model.parameters()
     missing = [name for name in parameters if name not in source.shapes]
     if missing:
-        raise ModelError(f"the model's files lack {_some(missing)}")
+        raise ModelError(f"the model's files lack {some(missing)}")
     for name, view in parameters.items():
-        _check_shape(name, source, view)
+        check_shape(name, source, view)
     if model.config.tie_word_embeddings and _HEAD in source.shapes:
-        _check_shape(_HEAD, source, model.embedding)
+        check_shape(_HEAD, source, model.embedding)
     known = {*parameters, model.config.rope_factors_tensor, *({_HEAD} if model.tied else ())}
     extra = [name for name in source.shapes if name not in known and not name.endswith(_COMPUTED)]
     if extra:
-        _log.warning("the model's files hold tensors that it does not use: %s", _some(extra))
+        _log.warning("the model's files hold tensors that it does not use: %s", some(extra))
 
 
 def _drop_dense(model: Decoder, wanted: dict[str, packing.Part]) -> None:
@@ -172,7 +177,7 @@ def _fill(model: Decoder, source: WeightSource, report: packing.Report, there: s
             report(view.numel())
 
 
-def _check_shape(name: str, source: WeightSource, view: torch.Tensor) -> None:
+def check_shape(name: str, source: WeightSource, view: torch.Tensor) -> None:
     shape = source.shapes.get(name)
     if shape is None:
         raise ModelError(f"the model's files lack {name}")
@@ -183,14 +188,14 @@ def _check_shape(name: str, source: WeightSource, view: torch.Tensor) -> None:
 def _keep_other_head(model: Decoder, source: WeightSource) -> None:
     """A config that ties the head, and files that hold one: believe the files where the two differ."""
     head = torch.empty_like(model.embedding)
-    _check_shape(_HEAD, source, head)
+    check_shape(_HEAD, source, head)
     source.read(_HEAD, head)
     if not torch.equal(head, model.embedding):
         _log.warning("the config ties the head to the embedding, but %s differs from %s: it is used", _HEAD, _EMBEDDING)
         model.head = head
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
     """The names, of many the first ten."""
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return f"{', '.join(sorted(names)[:10])}{more}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,18 +43,19 @@ class WeightSource(Protocol):
 class SafetensorsWeights:
     """One checkpoint in one or more .safetensors files."""
 
-    def __init__(self, files: tuple[Path, ...]) -> None:
-        """ModelError for a broken file, or a name that two files hold."""
+    def __init__(self, files: tuple[Path, ...], rename: Callable[[str], str] = str) -> None:
+        """`rename`: a file's names -> those that are asked for. ModelError for a broken file, or a name that two files
+        hold."""
         from safetensors import SafetensorError, safe_open
 
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._stack = ExitStack()
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, tuple[Any, str]] = {}
         for path in files:
             try:
                 file = self._stack.enter_context(safe_open(path, framework="pt"))
-                names = list(file.keys())
-                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+                names = {rename(name): name for name in file.keys()}  # noqa: SIM118 - it is no dict
+                shapes = {name: tuple(file.get_slice(own).get_shape()) for name, own in names.items()}
             except (SafetensorError, OSError) as error:
                 self.close()
                 raise ModelError(f"{path.name} is not a usable safetensors file: {error}. Fetch it again.") from error
@@ -62,15 +64,15 @@ class SafetensorsWeights:
                 self.close()
                 raise ModelError(f"{path.name} holds a tensor that another file holds too: {twice[0]}")
             self.shapes |= shapes
-            self._files |= dict.fromkeys(names, file)
+            self._files |= {name: (file, own) for name, own in names.items()}
 
     def read(self, name: str, out: torch.Tensor, first: int = 0) -> None:
         from safetensors import SafetensorError
 
         try:
-            file = self._files[name]
+            file, own = self._files[name]
             whole = out.ndim == 0 or len(out) == self.shapes[name][0]
-            out.copy_(file.get_tensor(name) if whole else file.get_slice(name)[first : first + len(out)])
+            out.copy_(file.get_tensor(own) if whole else file.get_slice(own)[first : first + len(out)])
         except SafetensorError as error:
             raise ModelError(f"tensor {name} cannot be read: {error}") from error
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
+from pathlib import Path
 from time import monotonic
 
 import zmq
 
+from radixrt.checkpoint import open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import RadixrtError, StartupError
 from radixrt.kernels.build import build_ahead
@@ -38,10 +41,17 @@ def main() -> int:
     try:
         report("starting", 0.0)
         # torch takes a second to import: the socket is bound first, so that the scheduler can say hello meanwhile.
-        from radixrt.runner.load import load
-        from radixrt.runner.loop import serve
+        checkpoint = open_checkpoint(Path(config.model_path))
+        if checkpoint.encoder is not None:
+            from radixrt.runner import encode
 
-        stepper, ready, tier = load(config, report)
+            encode.set_threads(config)
+            run = partial(encode.serve, inbox, *encode.load(config, checkpoint, report))
+        else:
+            from radixrt.runner.load import load
+            from radixrt.runner.loop import serve
+
+            run = partial(serve, inbox, *load(config, report, checkpoint))
     except Exception as error:
         # Whatever keeps us from starting is told to whoever waits; what we say ourselves needs no traceback.
         log.log(logging.DEBUG if isinstance(error, RadixrtError) else logging.ERROR, "cannot start", exc_info=True)
@@ -49,7 +59,7 @@ def main() -> int:
         link.close()
         context.term()
         return 1
-    serve(inbox, stepper, ready, tier)
+    run()
     return 0
 
 

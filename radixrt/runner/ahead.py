@@ -27,6 +27,7 @@ from radixrt.runner.draft import DraftModel, Proposals, asks_of
 from radixrt.runner.draws import Drawer, Masks
 from radixrt.runner.passes import Pass, Passes
 from radixrt.runner.plan import Layout, Limits, lay_out
+from radixrt.runner.pooling import pool_rows
 from radixrt.runner.ranking import chunked, ordered_top
 from radixrt.runner.rows import LARGEST_ROW_ID, SAMPLED, PlanError, Rows
 from radixrt.runner.sampler import Draw
@@ -52,6 +53,7 @@ class Flight:
     drawn: float = 0.0
     logits: torch.Tensor | None = None
     scores: Callable[[], list[Score]] = list
+    pooled: torch.Tensor | None = None
     tokens: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
     top: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -132,6 +134,8 @@ class AheadStepper(Stepper):
         hidden = self.passes.hidden(made, self.rows.last)
         if asked is not None:
             flight.scores = asked.begin(self._model.logits, hidden, named, self.device.fetch)
+        if flight.plan.pool is not None:
+            flight.pooled = self.device.fetch(pool_rows(hidden, flight.layout.ends, flight.plan.pool))
         if flight.layout.sampled.size:
             at = made.cell.arrays["at"][: flight.layout.sampled.size]
             flight.logits = self._model.logits(hidden[at.long()])
@@ -220,7 +224,7 @@ class AheadStepper(Stepper):
         }
         if flight.tokens is None:
             self._computed(flight)
-            return answer(flight.plan, scores=flight.scores(), **times)
+            return answer(flight.plan, scores=flight.scores(), pooled=_on_host(flight.pooled), **times)
         count, standing = len(flight.rows), flight.layout.standing
         tokens = flight.tokens.numpy().astype(np.int32)
         self._computed(flight)
@@ -242,7 +246,7 @@ class AheadStepper(Stepper):
             top_ids[wants], top_logprobs[wants] = (part.numpy()[wants] for part in flight.top)
         return answer(
             flight.plan, tokens=tokens, logprobs=chosen, top_ids=top_ids, top_logprobs=top_logprobs,
-            scores=flight.scores(), proposals=proposals, **times,
+            scores=flight.scores(), pooled=_on_host(flight.pooled), proposals=proposals, **times,
         )  # fmt: skip
 
     def _computed(self, flight: Flight) -> None:
@@ -302,6 +306,10 @@ def _rules(changes: Any) -> dict[str, np.ndarray]:
         "presence": which.presence, "frequency": which.frequency,
         "forbidden_rows": changes.forbidden_rows, "forbidden_ids": changes.forbidden_ids,
     }  # fmt: skip
+
+
+def _on_host(fetched: torch.Tensor | None) -> np.ndarray | None:
+    return None if fetched is None else fetched.numpy()
 
 
 def _put(last: torch.Tensor, held: dict[str, torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 
-from radixrt.messages import RunnerReady, StepPlan, TierWork
+from radixrt.messages import EncodePlan, RunnerReady, StepPlan, TierWork
 from radixrt.runner.ahead import AheadStepper, Flight
 from radixrt.runner.failure import fail
 from radixrt.runner.inbox import Inbox
@@ -44,7 +44,9 @@ class AheadLoop:
         elif not moved:
             inbox.wait(also=tier.wake if tier is not None else None)
 
-    def _take(self, plan: StepPlan | TierWork) -> None:
+    def _take(self, plan: StepPlan | TierWork | EncodePlan) -> None:
+        if isinstance(plan, EncodePlan):
+            raise RuntimeError("a decoder was sent the plan of an encoder")
         if isinstance(plan, TierWork):
             self._settle()
             if self._tier is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from radixrt.messages import StepFailed, StepPlan
+from radixrt.messages import EncodePlan, StepFailed, StepPlan
 from radixrt.runner.inbox import Inbox, MasksMissing
 from radixrt.runner.rows import PlanError
 
 
-def fail(inbox: Inbox, plan: StepPlan, error: Exception) -> None:
+def fail(inbox: Inbox, plan: StepPlan | EncodePlan, error: Exception) -> None:
     """Answer StepFailed; the caller logs. SystemExit where no later step could succeed either."""
     inbox.send(StepFailed(step=plan.step, message=_describe(error)))
     if "CUDA error" in str(error) and "out of memory" not in str(error):

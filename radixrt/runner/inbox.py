@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from time import monotonic
 
-from radixrt.messages import Connect, FromRunner, StepMasks, StepPlan, TierWork, ToRunner
+from radixrt.messages import Connect, EncodePlan, FromRunner, StepMasks, StepPlan, TierWork, ToRunner
 from radixrt.transport import Link
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Inbox:
         """Who sent Connect last."""
         self.connected = False
         """A Connect has come that nobody has taken note of yet; the runner's loop resets it."""
-        self.plans: deque[StepPlan | TierWork] = deque()
+        self.plans: deque[StepPlan | TierWork | EncodePlan] = deque()
         """In order; what a TierWork moves it moves between the plans around it."""
         self._masks: dict[int, StepMasks] = {}
 
@@ -43,7 +43,7 @@ class Inbox:
                     self._masks.clear()
                 case _ if peer != self.peer:
                     log.warning("dropped a %s from a peer that has not connected", type(message).__name__)
-                case StepPlan() | TierWork():
+                case StepPlan() | TierWork() | EncodePlan():
                     self.plans.append(message)
                 case StepMasks():
                     self._masks[message.step] = message

@@ -54,11 +54,13 @@ class Part:
     draft: LoadedDraft | None
 
 
-def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady, TierWorker | None]:
+def load(
+    config: RunnerConfig, progress: Progress, checkpoint: Checkpoint | None = None
+) -> tuple[Stepper, RunnerReady, TierWorker | None]:
     """Everything before the first plan. Raises RadixrtError where the model or its pool cannot be had."""
+    checkpoint = open_checkpoint(Path(config.model_path)) if checkpoint is None else checkpoint
     ranks = Ranks(config) if config.tp > 1 else None
     with ThreadPoolExecutor(2) as pool:
-        checkpoint = open_checkpoint(Path(config.model_path))
         vocabulary = pool.submit(_vocabulary_size, checkpoint, config.tokenizer)
         hashing = pool.submit(hash_weights, config, checkpoint)
         part = load_part(config, progress, checkpoint)
@@ -99,6 +101,7 @@ def load(config: RunnerConfig, progress: Progress) -> tuple[Stepper, RunnerReady
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         threads=torch.get_num_threads(),
+        embedding_size=facts.hidden_size,
         tier=worker.state if worker is not None else None,
     )
     facts_only = msgspec.structs.replace(ready, tier=None)

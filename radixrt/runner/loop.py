@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from radixrt.messages import RunnerReady, StepPlan, TierWork
+from radixrt.messages import EncodePlan, RunnerReady, StepPlan, TierWork
 from radixrt.runner.ahead import AheadStepper
 from radixrt.runner.ahead_loop import AheadLoop
 from radixrt.runner.failure import fail
@@ -39,6 +39,8 @@ def turn(inbox: Inbox, stepper: Stepper, ready: RunnerReady, tier: TierWorker | 
         inbox.send(ready)
     elif inbox.plans:
         plan = inbox.plans.popleft()
+        if isinstance(plan, EncodePlan):
+            raise RuntimeError("a decoder was sent the plan of an encoder")
         if isinstance(plan, TierWork):
             if tier is not None:
                 stepper.restores(plan.load_slots)

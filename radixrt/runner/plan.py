@@ -74,6 +74,9 @@ def lay_out(plan: StepPlan, rows: Rows, limits: Limits) -> Layout:
     _within(plan.span_slots, 0, limits.kv_tokens, "span_slots")
     _check_spans(plan, count)
     _check_scores(plan, lens, limits)
+    if plan.pool is not None:
+        _check(plan.pool.shape == (count,), "pool", f"must have length {count}")
+        _within(plan.pool, 0, 3, "pool")
 
     ends = lens.cumsum()
     drafts = plan.drafts.astype(np.int64)

@@ -19,6 +19,7 @@ from radixrt.runner import adjust, logprobs
 from radixrt.runner.draft import DraftModel, Proposals, asks_of
 from radixrt.runner.parts import Parts
 from radixrt.runner.plan import Layout, Limits, lay_out
+from radixrt.runner.pooling import pool_rows
 from radixrt.runner.rows import PlanError, Rows
 from radixrt.runner.sampler import sample
 from radixrt.runner.verify import Standing
@@ -116,9 +117,12 @@ class Stepper:
         spent = getattr(self._model, "spent", None)
         self.parts.lap("embed" if spent else "layers", spent)
         scores = logprobs.scores(self._model.logits, hidden, [wanted(layout, spec) for spec in plan.scores])
+        pooled = None if plan.pool is None else pool_rows(hidden, layout.ends, plan.pool).cpu().numpy()
         if not layout.sampled.size:
             self.parts.lap("head")
-            return answer(plan, scores=scores, forward_s=perf_counter() - started, parts=self.parts.end())
+            return answer(
+                plan, scores=scores, pooled=pooled, forward_s=perf_counter() - started, parts=self.parts.end()
+            )
 
         rows = layout.rows[layout.sampled]
         positions = plan.positions[layout.at].astype(np.int64) + 1
@@ -157,6 +161,7 @@ class Stepper:
             top_ids=top_ids,
             top_logprobs=top_logprobs,
             scores=scores,
+            pooled=pooled,
             proposals=self._propose(plan, layout, attention, on_host),
             forward_s=forwarded - started,
             mask_wait_s=mask_wait_s,
@@ -282,6 +287,7 @@ def answer(
     top_ids: np.ndarray | None = None,
     top_logprobs: np.ndarray | None = None,
     scores: list[Score],
+    pooled: np.ndarray | None = None,
     proposals: Proposals | None = None,
     forward_s: float,
     mask_wait_s: float = 0.0,
@@ -295,6 +301,7 @@ def answer(
         top_ids=np.zeros((0, 0), np.int32) if top_ids is None else top_ids,
         top_logprobs=np.zeros((0, 0), np.float32) if top_logprobs is None else top_logprobs,
         scores=scores,
+        pooled=pooled,
         proposals=None if proposals is None else proposals.tokens,
         draft_s=0.0 if proposals is None else proposals.seconds,
         draft_passes=0 if proposals is None else proposals.passes,

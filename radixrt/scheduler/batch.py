@@ -40,6 +40,8 @@ class PlannedRow:
     drafts: list[int] = field(default_factory=list)
     """Guesses at the end of `tokens`: what the row may sample next."""
     score: ScoreSpec | None = None
+    pool: int = 0
+    """As in StepPlan."""
     forced: list[int] = field(default_factory=list)
     """For each line that is sampled, the token its constraint forces (`drafts/lines.py`); filled with the masks."""
     guess: Guess = NOTHING
@@ -125,12 +127,17 @@ def build_plan(
         drafts=_ints([len(item.drafts) for item in order]),
         masked=_ints([i for i, item in enumerate(order) if item.sample and item.row in masked]),
         scores=scores,
+        pool=_pool(order),
         branches=_ints(
             [n for item in planned for one in item.branches for n in (places[one], places[item], one.fork)]
         ).reshape(-1, 3),
         propose=_ints([item.propose for item in order]),
     )
     return plan, order
+
+
+def _pool(order: Sequence[PlannedRow]) -> NDArray[np.uint8] | None:
+    return np.array([item.pool for item in order], dtype=np.uint8) if any(item.pool for item in order) else None
 
 
 def branches_of(item: PlannedRow, slots: Sequence[int]) -> list[PlannedRow]:

@@ -17,6 +17,7 @@ from radixrt.errors import Aborted, GenerationFailed, Overloaded, RadixrtError
 from radixrt.grammar import MaskFiller
 from radixrt.messages import (
     Enqueue,
+    EnqueueEmbed,
     EnqueueSelect,
     FromScheduler,
     Rejected,
@@ -32,6 +33,7 @@ from radixrt.scheduler.batch import Step, build_plan
 from radixrt.scheduler.deadlines import Deadlines
 from radixrt.scheduler.drafts.drafter import Drafter
 from radixrt.scheduler.drafts.lines import counted_lines, fill_masks
+from radixrt.scheduler.embeds import Embeds
 from radixrt.scheduler.ends import Ends
 from radixrt.scheduler.memory import check_pin
 from radixrt.scheduler.planning import Planner
@@ -67,6 +69,7 @@ class Scheduler:
     deadlines: Deadlines = field(default_factory=Deadlines)
     programs: Programs = field(init=False)
     selects: Selects = field(init=False)
+    embeds: Embeds = field(init=False)
     tier: InitVar[TierState | None] = None
     drafter: Drafter = field(init=False)
     ends: Ends = field(init=False)
@@ -85,6 +88,8 @@ class Scheduler:
         self.ends = Ends(
             self.rows, self.requests, self.compiling, self.outbox, self.programs, self.drafter, self.stats, self.clock
         )
+        self.embeds = Embeds(self)
+        self.ends.fail_text = self.embeds.fail
         self.planner = Planner(
             self.rows, self.limits, self.selects, self.tiering, self.drafter, self.clock, self.ends.finish
         )
@@ -96,13 +101,17 @@ class Scheduler:
 
     # --- requests come and go -------------------------------------------------------------------------------------
 
-    def enqueue(self, message: Enqueue | EnqueueSelect) -> None:
+    def enqueue(self, message: Enqueue | EnqueueSelect | EnqueueEmbed) -> None:
         """Admit a request to the queue, or answer Rejected."""
         try:
-            if len(self.requests) + len(self.selects) >= self.limits.max_waiting + self.limits.max_num_seqs:
+            open_requests = len(self.requests) - self.embeds.surplus + len(self.selects)
+            if open_requests >= self.limits.max_waiting + self.limits.max_num_seqs:
                 raise Overloaded(f"the queue is full ({self.limits.max_waiting} requests wait): try again later")
             if isinstance(message, EnqueueSelect):
                 self.selects.add(message)
+                return
+            if isinstance(message, EnqueueEmbed):
+                self.embeds.add(message)
                 return
             request = to_request(
                 message, self.limits, self.cache.capacity, self.clock(), prefix_cache=self.prefix_cache
@@ -149,6 +158,7 @@ class Scheduler:
             for row in request.rows:
                 self.ends.end(row, "abort")
         self.selects.cancel(request_id)
+        self.embeds.cancel(request_id)
 
     def stop_row(self, request_id: int, index: int, keep: int) -> None:
         """A stop string matched: the sample ends, `keep` of its tokens count."""
@@ -233,14 +243,16 @@ class Scheduler:
         self.cache.settled = result.step
         self.drafter.cost.measured(step.plan.tokens.size, result.forward_s + result.mask_wait_s + result.sample_s)
         lines = counted_lines(step.rows, result)
-        scores = iter(result.scores)
+        scores, pooled = iter(result.scores), iter(() if result.pooled is None else result.pooled)
         for item in step.rows:
             if isinstance(item.row, Piece):
                 self.selects.settle(item.row, next(scores) if item.score is not None else None)
                 continue
             if item.score is not None:
                 self._send_scores(item.row.request, next(scores))
-            if item in lines:
+            if item.pool:
+                self.embeds.take(item.row.request, item, next(pooled))
+            elif item in lines:
                 if item.foretold < 0:
                     self.settler.take_tokens(item.row, item, result, lines[item])
             elif item.sample:

@@ -31,6 +31,8 @@ class Ends:
     drafter: Drafter
     stats: Stats
     clock: Callable[[], float]
+    fail_text: Callable[[Request, RadixrtError], None] = lambda request, error: None
+    """Called for a text to be embedded, which is a part of a request (`embeds.py`)."""
     deltas: list[TokenDelta] = field(default_factory=list)
     """What the event under way has brought so far."""
 
@@ -65,12 +67,17 @@ class Ends:
             return None
         usage = msgspec.structs.replace(request.usage(self.clock()), cache=cache_report(request))
         del self.requests[request.id]
+        if request.pool:
+            return usage  # a part of a request, which counts when all of it has ended
         self.stats.finished_request(usage, outcome)
         return usage
 
     def fail(self, request: Request, error: RadixrtError) -> None:
         """This request ends in an error; others go on."""
         if request.id not in self.requests:
+            return
+        if request.pool:
+            self.fail_text(request, error)
             return
         self.flush()
         for row in request.rows:

@@ -56,6 +56,7 @@ def snapshot(scheduler: Scheduler) -> EngineStats:
         restored_tokens=stats.restored_tokens,
         tier=tier_stats(scheduler),
         generation_tokens=stats.generation_tokens,
+        embedded_texts=scheduler.embeds.texts,
         draft_tokens=sum(drafter.proposed.values()),
         accepted_draft_tokens=sum(drafter.accepted.values()),
         drafts_by_source={name: (count, drafter.accepted[name]) for name, count in drafter.proposed.items()},

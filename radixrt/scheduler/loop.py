@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from radixrt.cache import Paced
-from radixrt.checkpoint import open_checkpoint
+from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
 from radixrt.grammar import CompileService, MaskFiller, ServiceLimits
@@ -20,6 +20,7 @@ from radixrt.messages import (
     Cancel,
     Connect,
     Enqueue,
+    EnqueueEmbed,
     EnqueueSelect,
     FromRunner,
     FromScheduler,
@@ -38,9 +39,11 @@ from radixrt.messages import (
     ToRunner,
     ToScheduler,
 )
-from radixrt.results import ModelInfo
+from radixrt.scheduler import encoder_loop
 from radixrt.scheduler.core import Scheduler
+from radixrt.scheduler.encoding import EncodeScheduler
 from radixrt.scheduler.events import EventPublisher, KvEvents
+from radixrt.scheduler.facts import model_info, pooling_of
 from radixrt.scheduler.inspector import answer
 from radixrt.scheduler.memory import make_cache
 from radixrt.scheduler.policies import PolicyOptions
@@ -81,11 +84,16 @@ class SchedulerProcess:
     def run(self) -> None:
         """Start up, then serve for ever."""
         try:
-            self._start()
+            checkpoint = open_checkpoint(Path(self._config.model_path))
+            encoder = self._start_encoder(checkpoint) if checkpoint.encoder is not None else None
+            if encoder is None:
+                self._start(checkpoint)
         except RadixrtError as error:
             self._outward.send(StartupFailed(error=error.info()))
             self._outward.close(linger_ms=2000)
             sys.exit(1)
+        if encoder is not None:
+            encoder_loop.serve(encoder, self._inward, self._outward, self._runner)
         poller = zmq.Poller()
         poller.register(self._inward.socket, zmq.POLLIN)
         poller.register(self._runner.socket, zmq.POLLIN)
@@ -116,10 +124,28 @@ class SchedulerProcess:
                 self._events.answer()  # with all that has happened by now
             checked = self._paced.tick()
 
-    def _start(self) -> None:
+    def _start_encoder(self, checkpoint: Checkpoint) -> EncodeScheduler:
+        """Wait for the runner, and say what is served."""
+        config = self._config
+        if config.kv_events is not None:
+            raise StartupError("an encoder has no KV cache: leave out --kv-events", param="kv_events")
+        ready = self._wait_for_runner()
+        pooling, _ = pooling_of(checkpoint, config.pooling)
+        limits = Limits(
+            context_length=ready.context_length,
+            vocab_size=ready.vocab_size,
+            eos_token_ids=(),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_waiting=config.max_waiting,
+            lookahead=config.lookahead,
+        )
+        self._outward.send(Ready(info=model_info(config, ready, checkpoint, (), ready.context_length)))
+        return EncodeScheduler(limits, pooling)
+
+    def _start(self, checkpoint: Checkpoint) -> None:
         """Read the vocabulary while the runner loads the model, then build the scheduler for the runner's pool."""
         config = self._config
-        checkpoint = open_checkpoint(Path(config.model_path))
         vocabulary = checkpoint.vocabulary(config.tokenizer)
         ready = self._wait_for_runner()
         context_length = min(config.context_length or ready.context_length, ready.context_length)
@@ -159,21 +185,10 @@ class SchedulerProcess:
             tier=ready.tier,
         )
         self._paced = Paced(self._scheduler.rows.check, config.check_every_s)
-        self._outward.send(
-            Ready(
-                info=ModelInfo(
-                    name=config.model_name,
-                    context_length=context_length,
-                    kv_tokens=ready.kv_tokens,
-                    vocab_size=ready.vocab_size,
-                    dtype=ready.dtype,
-                    device=ready.device,
-                    threads=ready.threads,
-                    eos_token_ids=vocabulary.eos_ids,
-                    has_chat_template=checkpoint.chat_template is not None,
-                )
-            )
-        )
+        pooling, fault = pooling_of(checkpoint, config.pooling)
+        self._scheduler.embeds.pooling = "mean" if pooling == "mean" else "last"
+        self._scheduler.embeds.fault = fault
+        self._outward.send(Ready(info=model_info(config, ready, checkpoint, vocabulary.eos_ids, context_length)))
 
     def _wait_for_runner(self) -> RunnerReady:
         while True:
@@ -190,7 +205,7 @@ class SchedulerProcess:
 
     def _take(self, message: ToScheduler) -> None:
         """One message from the tokenizer process; a fault in a request costs only that request."""
-        if isinstance(message, Enqueue | EnqueueSelect):
+        if isinstance(message, Enqueue | EnqueueSelect | EnqueueEmbed):
             try:
                 self._scheduler.enqueue(message)
             except Exception:  # whatever it is, it must not take the others along

@@ -12,6 +12,7 @@ from radixrt.results import FinishReason
 from radixrt.scheduler.batch import PlannedRow, branches_of
 from radixrt.scheduler.drafts.drafter import Drafter
 from radixrt.scheduler.drafts.guess import NOTHING
+from radixrt.scheduler.embeds import SUM
 from radixrt.scheduler.requests import Limits, Row
 from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.select import Selects
@@ -89,6 +90,7 @@ class Planner:
             sample=sample,
             drafts=guess.chain,
             score=score_spec(row, start, count),
+            pool=row.request.pool if row.request.pool == SUM or start + count == row.goal else 0,
             guess=guess,
             propose=self.drafter.wanted(row, guess, rows) if sample else 0,
         )

@@ -106,6 +106,8 @@ class Request:
     """The next prompt token whose successor's log-probability is to be planned; behind the prompt when none is."""
     scored: list[Score] = field(default_factory=list)
     """Prompt log-probabilities that have arrived, chunk by chunk."""
+    pool: int = 0
+    """It is a text to be embedded: what is wanted of its tokens, as in `StepPlan.pool`."""
     program: object | None = None
     """The `segments.Program` that this is a segment of."""
 
@@ -203,8 +205,9 @@ class Row:
 
     @property
     def goal(self) -> int:
-        """How many tokens must be computed: the last one only where its logits are wanted, or its slot is."""
-        return self.total if self.left > 0 or self.request.pin_s is not None else self.total - 1
+        """How many tokens must be computed: the last one only where its logits, hidden state or slot is wanted."""
+        whole = self.left > 0 or self.request.pin_s is not None or self.request.pool
+        return self.total if whole else self.total - 1
 
     @property
     def ready(self) -> bool:
@@ -224,7 +227,7 @@ class Row:
     @property
     def match_limit(self) -> int:
         """How much of the tokens may come from the tree: one must be computed, and so must those whose scores count."""
-        limit = len(self.tokens) - 1
+        limit = 0 if self.request.pool == 2 else len(self.tokens) - 1
         return min(limit, self.request.score_from) if self.index == 0 else limit
 
     def move(self, state: State) -> None:

@@ -68,7 +68,7 @@ class Stats:
             self.inter_token.add(since_last_s)
 
     def finished_request(self, usage: Usage, outcome: str) -> None:
-        """`outcome`: stop, length, abort (the client left) or error."""
+        """`outcome`: stop, length, embed (vectors were wanted, no text), abort (the client left) or error."""
         self.finished[outcome] += 1
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
@@ -76,4 +76,7 @@ class Stats:
         if outcome in ("stop", "length"):
             self.queue.add(usage.queue_s)
             self.first_token.add(usage.ttft_s)
+            self.total.add(usage.total_s)
+        elif outcome == "embed":
+            self.queue.add(usage.queue_s)
             self.total.add(usage.total_s)

@@ -8,10 +8,11 @@ from typing import Any
 from radixrt.backend import Tokens
 from radixrt.results import CacheView, Delta, Generation, Pin, Scores, Selection
 from radixrt.segments import ProgramEvent
-from radixrt.server import anthropic_types, ollama_types, responses_types
+from radixrt.server import anthropic_types, ollama_embed, ollama_types, responses_types
 from radixrt.server.cache import Flushed
 from radixrt.server.models import Model, ModelList
 from radixrt.server.native_types import Decoded, ServerInfo
+from radixrt.server.openai_embeddings import EmbeddingList
 from radixrt.server.openai_shapes import ChatChunk, ChatCompletion, TextCompletion
 from radixrt.server.ops import AbortAnswer, Status
 from radixrt.server.program_types import ProgramAnswer
@@ -42,6 +43,7 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("GET", "/v1/models/{model_id:path}"): Answer(Model),
     ("POST", "/v1/chat/completions"): Answer(ChatCompletion, pieces=(ChatChunk,)),
     ("POST", "/v1/completions"): Answer(TextCompletion, pieces=(TextCompletion,)),
+    ("POST", "/v1/embeddings"): Answer(EmbeddingList),
     ("POST", "/v1/select"): Answer(Selection),
     ("POST", "/v1/programs"): Answer(ProgramAnswer, pieces=(ProgramEvent,)),
     ("POST", "/v1/systemone"): Answer(SystemOneAnswer),
@@ -59,6 +61,8 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("GET", "/api/ps"): Answer(ollama_types.Models),
     ("POST", "/api/show"): Answer(ollama_types.Shown),
     ("GET", "/api/version"): Answer(ollama_types.Version),
+    ("POST", "/api/embed"): Answer(ollama_embed.EmbedAnswer),
+    ("POST", "/api/embeddings"): Answer(ollama_embed.EmbeddingsAnswer),
     ("POST", "/tokenize"): Answer(TokenizeAnswer),
     ("POST", "/detokenize"): Answer(DetokenizeAnswer),
     ("POST", "/generate"): Answer(Generation, pieces=(Delta,)),
@@ -79,4 +83,3 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("POST", "/v1/cache/pin"): Answer(Pin),
     ("POST", "/v1/cache/unpin"): Answer(Pin),
 }
-"""A route that is not here (Ollama's embed) answers with errors alone."""

@@ -22,6 +22,7 @@ from radixrt.server import (
     models,
     native,
     ollama,
+    ollama_embed,
     ollama_types,
     ops,
     page_routes,
@@ -46,6 +47,7 @@ from radixrt.server.native_types import (
 )
 from radixrt.server.openai_chat import chat_completions
 from radixrt.server.openai_completions import completions
+from radixrt.server.openai_embeddings import EmbeddingRequest, embeddings
 from radixrt.server.openai_types import ChatRequest, CompletionRequest
 from radixrt.server.openapi import describe
 from radixrt.server.program_types import ProgramRequest
@@ -74,6 +76,7 @@ ROUTES = (
     Route("GET", "/v1/models/{model_id:path}", models.get_model),
     Route("POST", "/v1/chat/completions", chat_completions, ChatRequest),
     Route("POST", "/v1/completions", completions, CompletionRequest),
+    Route("POST", "/v1/embeddings", embeddings, EmbeddingRequest),
     Route("POST", "/v1/select", select, SelectRequest),
     Route("POST", "/v1/programs", programs, ProgramRequest),
     Route("POST", "/v1/systemone", systemone.systemone, systemone.SystemOneRequest),
@@ -89,7 +92,8 @@ ROUTES = (
     Route("GET", "/api/ps", ollama.ps),
     Route("POST", "/api/show", ollama.show, ollama_types.ShowRequest),
     Route("GET", "/api/version", ollama.version),
-    Route("POST", "/api/embed", ollama.embed),
+    Route("POST", "/api/embed", ollama_embed.embed, ollama_embed.EmbedRequest),
+    Route("POST", "/api/embeddings", ollama_embed.embeddings, ollama_embed.EmbeddingsRequest),
     Route("POST", "/tokenize", tokens.tokenize, tokens.TokenizeRequest),
     Route("POST", "/detokenize", tokens.detokenize, tokens.DetokenizeRequest),
     Route("POST", "/generate", native.generate, GenerateRequest),

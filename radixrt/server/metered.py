@@ -42,6 +42,9 @@ class _Metered:
     async def ascore(self, *args: Any, **kwargs: Any) -> Any:
         return await _counted(self._engine.ascore(*args, **kwargs))
 
+    async def aembed(self, *args: Any, **kwargs: Any) -> Any:
+        return await _counted(self._engine.aembed(*args, **kwargs))
+
     async def aselect(self, *args: Any, **kwargs: Any) -> Any:
         return await _counted(self._engine.aselect(*args, **kwargs))
 

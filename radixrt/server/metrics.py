@@ -13,7 +13,7 @@ from starlette.types import Scope
 from radixrt.results import EngineStats, TierStats
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = ("stop", "length", "embed", "abort", "error")
 
 GAUGES = {
     "requests_running": ("running", "Requests with rows in the current step."),
@@ -38,6 +38,7 @@ COUNTERS = {
     "cache_checks": ("checks", "Proofs of the cache's invariants."),
     "cache_check_seconds": ("check_s", "Time spent on them."),
     "generation_tokens": ("generation_tokens", "Tokens generated."),
+    "embedded_texts": ("embedded_texts", "Texts that a vector was made of."),
     "steps": ("steps", "Steps of the model runner."),
     "plan_seconds": ("plan_s", "Time spent planning steps."),
     "step_seconds": ("step_s", "Time spent in the model runner."),

@@ -1,4 +1,4 @@
-"""Ollama's protocol over the same way of answering: /api/chat, generate, tags, show, ps, version, embed."""
+"""Ollama's protocol over the same way of answering: /api/chat, generate, tags, show, ps, version."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def chat(request: Request) -> Response:
     """Answer a conversation; streamed unless `stream` is false."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _CHAT, state.limits.body_bytes)
-    engine = _engine(state, body.model)
+    engine = engine_of(state, body.model)
     if not body.messages:
         return json_response(_loaded(body.model, chat=True))
     talk = _talk(body.model, chat_request(body, engine.info), state, engine.info, chat=True)
@@ -83,7 +83,7 @@ async def generate(request: Request) -> Response:
     """Answer a prompt; streamed unless `stream` is false."""
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _GENERATE, state.limits.body_bytes)
-    engine = _engine(state, body.model)
+    engine = engine_of(state, body.model)
     if not body.prompt:
         return json_response(_loaded(body.model, chat=False))
     talk = _talk(body.model, generate_request(body, engine.info), state, engine.info, chat=False)
@@ -111,8 +111,10 @@ async def show(request: Request) -> Response:
     name = body.model or body.name
     if name is None:
         raise InvalidRequest("model is required", param="model")
-    info = _engine(state, name).info
+    info = engine_of(state, name).info
     capabilities = ["completion"] + (["tools"] if info.tool_dialect else []) + (["thinking"] if info.thinking else [])
+    if not info.generates:
+        capabilities = ["embedding"]
     facts = {"general.basename": info.name, "radixrt.context_length": info.context_length}
     return json_response(
         Shown(details=Details(), model_info=facts, capabilities=capabilities, modified_at=_time(state.started))
@@ -124,12 +126,7 @@ async def version(request: Request) -> Response:
     return json_response(Version(version=radixrt.__version__))
 
 
-async def embed(request: Request) -> Response:
-    """Refused: a generating model is served."""
-    raise InvalidRequest("the served model makes no embeddings", code="embeddings_unavailable")
-
-
-def _engine(state: ServerState, name: str) -> ServingEngine:
+def engine_of(state: ServerState, name: str) -> ServingEngine:
     return state.engine_for(name.removesuffix(":latest"))
 
 

@@ -44,12 +44,7 @@ def _request(
     messages: list[OpenAiMessage], given: Options | None, form: OptionalRaw, info: ModelInfo
 ) -> OpenAiChat:  # fmt: skip
     options = given or Options()
-    if options.num_ctx is not None and options.num_ctx > info.context_length:
-        raise InvalidRequest(
-            f"options.num_ctx is {options.num_ctx}, but this server's context is {info.context_length}; it is set when "
-            "the server starts (--context-length)",
-            param="options.num_ctx",
-        )
+    check_context(options, info)
     return OpenAiChat(
         messages=messages,
         max_tokens=options.num_predict if options.num_predict >= 0 else None,
@@ -73,6 +68,16 @@ def _thinking(chat: OpenAiChat, think: bool | str | None, info: ModelInfo) -> Op
         effort = {"reasoning_effort": think} if isinstance(think, str) else {}
         chat.chat_template_kwargs = {"enable_thinking": bool(think), **effort}
     return chat
+
+
+def check_context(options: Options | None, info: ModelInfo) -> None:
+    """InvalidRequest where a longer context is asked for than the server has."""
+    if options is not None and options.num_ctx is not None and options.num_ctx > info.context_length:
+        raise InvalidRequest(
+            f"options.num_ctx is {options.num_ctx}, but this server's context is {info.context_length}; it is set when "
+            "the server starts (--context-length)",
+            param="options.num_ctx",
+        )
 
 
 def _format(form: OptionalRaw) -> ResponseFormat | None:

@@ -12,12 +12,13 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from radixrt.backend import Backend
+from radixrt.embedding import Embeddings, TextLike
 from radixrt.errors import EngineDead, NotFound, Overloaded, RadixrtError, StartupError
 from radixrt.results import CacheView, EngineStats, ModelInfo
 from radixrt.server.callers import current
@@ -40,6 +41,18 @@ class ServingEngine(Backend, Protocol):
         ...
 
     async def astats(self) -> EngineStats: ...
+
+    async def aembed(
+        self,
+        texts: TextLike | Sequence[TextLike],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        truncate: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Embeddings: ...
 
     async def acache(self, *, cache_salt: str | None = None) -> CacheView: ...
 

@@ -66,7 +66,14 @@ def load(config: TokenizerConfig, send_client: SendClient, send_scheduler: SendS
     chat = ChatTemplate(source, Shield(vocabulary), bos_token=vocabulary.bos_token, eos_token=vocabulary.eos_token)
     if config.chat_template is not None and chat.fault is not None:
         raise ModelError(chat.fault)
-    return TokenizerServer(vocabulary, chat, send_client, send_scheduler, model_name=config.model_name)
+    return TokenizerServer(
+        vocabulary,
+        chat,
+        send_client,
+        send_scheduler,
+        model_name=config.model_name,
+        embeds_only=not checkpoint.generates,
+    )
 
 
 def serve(

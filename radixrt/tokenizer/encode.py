@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from radixrt.checkpoint import Vocabulary
@@ -18,8 +19,10 @@ _CHARS_A_TOKEN = 16
 class PromptEncoder:
     """Encodes prompts for one model. `context_length` is set when the engine is ready."""
 
-    def __init__(self, vocabulary: Vocabulary, chat: ChatTemplate) -> None:
+    def __init__(self, vocabulary: Vocabulary, chat: ChatTemplate, *, embeds_only: bool = False) -> None:
+        """`embeds_only`: the model generates nothing, so every text is one to be embedded, for /tokenize too."""
         self._vocabulary = vocabulary
+        self._embeds_only = embeds_only
         self._chat = chat
         self.context_length: int | None = None
 
@@ -37,7 +40,28 @@ class PromptEncoder:
         vocabulary = self._vocabulary
         ids = vocabulary.encode(prompt.text, add_bos=prompt.add_special_tokens and vocabulary.adds_bos)
         if not ids and prompt.add_special_tokens and vocabulary.bos_id is not None:
-            return [vocabulary.bos_id]
+            ids = [vocabulary.bos_id]
+        if self._embeds_only and prompt.add_special_tokens:
+            ids = [*ids, *vocabulary.suffix_ids]
+        return ids
+
+    def text_to_embed(self, prompt: Prompt, *, truncate: bool = False) -> list[int]:
+        """The ids of a text that is embedded: what the model's tokenizer puts around one is there, but with token ids,
+        which are used as they are. `truncate`: no more than the context holds, what stands behind the text included.
+        """
+        limit, vocabulary = self.context_length, self._vocabulary
+        if truncate and limit is not None and isinstance(prompt, TextPrompt):
+            prompt = msgspec.structs.replace(prompt, text=prompt.text[: _CHARS_A_TOKEN * limit])
+        ids = self.encode(prompt)
+        suffix: list[int] = []
+        if isinstance(prompt, TextPrompt) and prompt.add_special_tokens:
+            suffix = list(vocabulary.suffix_ids)
+            if not self._embeds_only:
+                ids = [*ids, *suffix]
+        if not ids:
+            raise InvalidRequest("a text to be embedded must hold a token", param="input")
+        if truncate and limit is not None and len(ids) > limit:
+            return [*ids[: limit - len(suffix)], *suffix] if limit > len(suffix) else ids[:limit]
         return ids
 
     def tokens(self, text: str, *, first: bool) -> tuple[list[int], list[bytes]]:

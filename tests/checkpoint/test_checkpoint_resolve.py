@@ -90,7 +90,8 @@ def test_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_list_models_shows_the_cache(own_home: Path, tmp_path: Path) -> None:
-    assert [(entry.name, entry.on_disk) for entry in list_models()] == [("smollm2-135m", False)]
+    known = [("smollm2-135m", False), ("all-minilm-l6-v2", False)]
+    assert [(entry.name, entry.on_disk) for entry in list_models()] == known
     mine = own_home / "models" / "mine"
     mine.mkdir(parents=True)
     (mine / "m.gguf").write_bytes(b"1234")
@@ -103,7 +104,7 @@ def test_list_models_shows_the_cache(own_home: Path, tmp_path: Path) -> None:
     other.mkdir(parents=True)
     (other / "q4.gguf").write_bytes(b"123")
     entries = {entry.name: entry for entry in list_models()}
-    assert set(entries) == {"smollm2-135m", str(mine), "org/name", "org/quants:q4.gguf"}
+    assert set(entries) == {"smollm2-135m", "all-minilm-l6-v2", str(mine), "org/name", "org/quants:q4.gguf"}
     assert entries[str(mine)].size_bytes == 4
     assert entries["org/name"].size_bytes == 5 and entries["org/name"].path == snapshot
     for entry in entries.values():

@@ -44,7 +44,7 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "--max-model-len 99 --kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 "
         "--policy fcfs --no-prefix-cache --max-wait-s 2.5 --draft-sources tree --draft-model d --max-draft-rows 9 "
         "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 --share-from 512 --device cpu --attention torch "
-        "--load-format dummy --tp 2 --grammar-backend outlines "
+        "--load-format dummy --pooling mean --tp 2 --grammar-backend outlines "
         "--no-fair --namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
         "--eviction cost --pin-quota 5 --low-watermark 0.1 --high-watermark 0.2 --check-every-s 2 "
         "--kv-events inproc://a --kv-events-replay inproc://b --log-format text "
@@ -58,6 +58,7 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "weights": "int8", "threads": 3,
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
         "share_from": 512, "device": "cpu", "attention": "torch", "load_format": "dummy", "tp": 2,
+        "pooling": "mean",
         "grammar_backend": "outlines",
         "policy": "fcfs", "prefix_cache": False,
         "cache_dir": "d", "cache_dir_bytes": 5_000_000, "cache_host_bytes": 7,

@@ -136,3 +136,18 @@ def test_progress_goes_from_little_to_all(tied: Path) -> None:
     fractions = [done for _, done in seen]
     assert {stage for stage, _ in seen} == {"weights"}
     assert fractions == sorted(fractions) and fractions[0] < 0.5 and fractions[-1] == 1.0
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_an_embedding_model_that_was_saved_without_its_head(tmp_path: Path, bare: bool) -> None:
+    """Names have no "model." in front; its class says whether it generates all the same (Qwen3-Embedding's does)."""
+    theirs = tiny("qwen3")
+    tokens = random_tokens(20)
+    save(theirs.model, tmp_path)
+    if not bare:
+        change(tmp_path, {}, architectures=["Qwen3ForCausalLM"])
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.generates is not bare
+    names = load_file(tmp_path / "model.safetensors")
+    assert "embed_tokens.weight" in names and HEAD not in names
+    assert max_difference(Pool(load(tmp_path), 30).logits(tokens), truth(theirs, tokens)) < 1e-3

@@ -131,7 +131,8 @@ def test_it_reports_loading_and_then_itself(runner):
     assert loading
     assert all(isinstance(message, Loading) and 0 <= message.fraction <= 1 for message in loading)
     assert ready == RunnerReady(
-        kv_tokens=512, context_length=256, vocab_size=V, dtype="float32", device="cpu", threads=1
+        kv_tokens=512, context_length=256, vocab_size=V, dtype="float32", device="cpu", threads=1,
+        embedding_size=64,
     )  # fmt: skip
 
 

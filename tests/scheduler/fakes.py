@@ -20,8 +20,10 @@ from radixrt.errors import RadixrtError
 from radixrt.grammar import TokenRefused
 from radixrt.messages import (
     Enqueue,
+    EnqueueEmbed,
     EnqueueSelect,
     Namespace,
+    Pooled,
     RowOpen,
     Score,
     SelectScores,
@@ -64,6 +66,12 @@ def next_token(context: tuple[int, ...], seed: int, allowed: list[int] | None = 
 
 def logprob(context: tuple[int, ...], token: int) -> float:
     return -1.0 - (hash((context, token)) % 1000) / 1000.0
+
+
+def hidden(context: tuple[int, ...]) -> np.ndarray:
+    """float32[2]: the fake model's hidden state behind a context; whole numbers, so that sums are exact."""
+    digest = hashlib.blake2b(repr(context).encode(), digest_size=4).digest()
+    return np.array([int.from_bytes(digest[:2], "little"), int.from_bytes(digest[2:], "little")], np.float32)
 
 
 class EvenGrammar:
@@ -195,7 +203,7 @@ class FakeRunner:
                     token if token >= 0 else self._last(row),
                 )
         self.computed += plan.tokens.size
-        tokens, scores, lost = [], [], set[int]()
+        tokens, scores, pooled, lost = [], [], list[np.ndarray](), set[int]()
         answers: dict[int, dict[tuple[int, ...], int]] = {}
         begins: dict[int, tuple[int, ...]] = {}
         self.branches += len(branches)
@@ -216,6 +224,9 @@ class FakeRunner:
             assert [self.memory[int(s)][0] for s in plan.slots[starts[i] : starts[i + 1]]] == list(
                 range(len(context), len(context) + len(new))
             )
+            if plan.pool is not None and plan.pool[i]:
+                states = [hidden((*context, *new[: k + 1])) for k in range(len(new))]
+                pooled.append(states[-1] if plan.pool[i] == 1 else np.sum(states, axis=0))
             if i in specs:
                 spec = specs[i]
                 values = []
@@ -267,6 +278,7 @@ class FakeRunner:
             top_ids=np.zeros((count, 0), np.int32),
             top_logprobs=np.zeros((count, 0), np.float32),
             scores=scores,
+            pooled=np.array(pooled, np.float32) if pooled else None,
             forward_s=0.0,
             mask_wait_s=0.0,
             sample_s=0.0,
@@ -341,6 +353,7 @@ class Rig:
         self.errors: dict[int, str] = {}
         self.scores: dict[int, np.ndarray] = {}
         self.selected: dict[int, SelectScores] = {}
+        self.pooled: dict[int, Pooled] = {}
         self._numbers = 0
 
     def select(self, prompt: list[int], options: list[list[int]], base: tuple[int, ...] = (), priority: int = 0) -> int:
@@ -351,6 +364,20 @@ class Rig:
                 prompt=np.array(prompt, dtype=np.int32),
                 options=options,
                 base=np.array(base, dtype=np.int32),
+                priority=priority,
+            )
+        )
+        self.collect()
+        return self._numbers
+
+    def embed(self, texts: list[list[int]], namespace: Namespace | None = None, priority: int = 0) -> int:
+        self._numbers += 1
+        self.scheduler.enqueue(
+            EnqueueEmbed(
+                request_id=self._numbers,
+                ids=np.array([token for text in texts for token in text], dtype=np.int32),
+                lengths=np.array([len(text) for text in texts], dtype=np.int32),
+                namespace=namespace or Namespace(),
                 priority=priority,
             )
         )
@@ -427,6 +454,9 @@ class Rig:
             elif kind == "SelectScores":
                 assert message.request_id not in self.selected
                 self.selected[message.request_id] = message
+            elif kind == "Pooled":
+                assert message.request_id not in self.pooled
+                self.pooled[message.request_id] = message
             elif kind == "PromptScores":
                 assert message.request_id not in self.scores
                 self.scores[message.request_id] = message.logprobs

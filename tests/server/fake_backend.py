@@ -13,9 +13,12 @@ import math
 import threading
 from collections.abc import AsyncIterator, Sequence
 
+import numpy as np
+
 from radixrt.backend import Tokens
 from radixrt.choosing import check_options, selection
 from radixrt.collect import Collector
+from radixrt.embedding import Embeddings, TextLike, as_texts, check_size
 from radixrt.errors import (
     Aborted,
     ConstraintError,
@@ -34,6 +37,7 @@ from radixrt.results import (
     CacheView,
     ConstraintReport,
     Delta,
+    EmbeddingInfo,
     EngineStats,
     Generation,
     ModelInfo,
@@ -65,6 +69,7 @@ class FakeBackend:
         self.info = ModelInfo(
             name="fake", context_length=CONTEXT, kv_tokens=4096, vocab_size=256, dtype="float32", device="cpu",
             threads=1, eos_token_ids=(), has_chat_template=True, tool_dialect="hermes",
+            embedding=EmbeddingInfo(size=4, pooling="last", sizes=(2, 3)),
         )  # fmt: skip
         self.seen: list[tuple[Prompt, SamplingParams, Constraint | None, str | None, int]] = []
         self.scored: tuple[str | None, int, float | None] | None = None
@@ -142,6 +147,30 @@ class FakeBackend:
             logprobs=[tuple(logprob(token) for token in option) for option in options],
             usage=Usage(prompt_tokens=sum(tokens + len(option) for option in options)),
         )
+
+    async def aembed(
+        self,
+        texts: TextLike | Sequence[TextLike],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        truncate: bool = False,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Embeddings:
+        """Four numbers a text, which say which bytes it has."""
+        check_size(dimensions, self.info)
+        vectors, tokens = [], 0
+        for index, prompt in enumerate(as_texts(texts)):
+            ids = _render(prompt)
+            if len(ids) > CONTEXT and not truncate:
+                raise ContextLengthExceeded(f"input {index} has {len(ids)} tokens", param="input")
+            tokens += len(ids)
+            vectors.append(np.array([len(ids), sum(ids), ids[0], ids[-1]], np.float32)[:dimensions])
+        if normalize:
+            vectors = [(vector / np.linalg.norm(vector)).astype(np.float32) for vector in vectors]
+        return Embeddings(vectors, Usage(prompt_tokens=tokens))
 
     # --- generation ---
 

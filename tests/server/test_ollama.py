@@ -113,6 +113,19 @@ def test_what_is_served(client: ollama.Client, served: Served) -> None:
     assert served.http.get("/api/version").json()["version"]
 
 
+def test_embed(client: ollama.Client, served: Served) -> None:
+    answer = client.embed(model="fake", input=["Hi", "Ho"], keep_alive="5m", options={"num_ctx": 100})
+    assert [len(vector) for vector in answer.embeddings] == [4, 4] and answer.embeddings[0] != answer.embeddings[1]
+    assert all(abs(sum(x * x for x in vector) - 1) < 1e-6 for vector in answer.embeddings)
+    assert answer.prompt_eval_count == 4 and answer.total_duration and answer.load_duration == 0
+    assert client.embed(model="fake:latest", input="Hi").embeddings == answer.embeddings[:1]
+    assert len(client.embed(model="fake", input="Hi", dimensions=2).embeddings[0]) == 2
+    assert client.embed(model="fake", input="x" * 700).embeddings  # the end is left out unless truncate is false
+    assert client.embed(model="fake", input=[]).embeddings == client.embed(model="fake", input="").embeddings == []
+    assert client.embeddings(model="fake", prompt="Hi").embedding == answer.embeddings[0]
+    assert strict(served.post("/api/embeddings", {"model": "fake"}).content) == {"embedding": []}
+
+
 @pytest.mark.parametrize(
     ("path", "change", "status", "words"),
     [
@@ -123,7 +136,11 @@ def test_what_is_served(client: ollama.Client, served: Served) -> None:
         ("/api/chat", {"think": True}, 400, "think"),
         ("/api/generate", {"suffix": "x", "prompt": "x"}, 400, "suffix"),
         ("/api/generate", {"prompt": "BOOM"}, 500, "unexpected"),
-        ("/api/embed", {"input": "x"}, 400, "embeddings"),
+        ("/api/embed", {"input": "x", "dimensions": 9}, 400, "dimensions"),
+        ("/api/embed", {"input": "x" * 700, "truncate": False}, 400, "input 0 has 700"),
+        ("/api/embed", {"input": [1, 2]}, 400, "input"),
+        ("/api/embed", {"input": "x", "options": {"num_ctx": 10**6}}, 400, "--context-length"),
+        ("/api/embeddings", {"prompt": "x", "model": "other"}, 404, "other"),
         ("/api/show", {"model": "other"}, 404, "other"),
     ],
 )
