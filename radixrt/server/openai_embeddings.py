@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from typing import Literal
+from typing import Literal, cast
 
 import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.embedding import Embeddings
+from radixrt.embedding import Embeddings, TextLike
 from radixrt.errors import InvalidRequest
 from radixrt.server.body import decoder, read_body
 from radixrt.server.native_types import TokenId
@@ -73,7 +73,7 @@ async def embeddings(request: Request) -> Response:
     _check_empty(body.input)
     async with cancelled_when_gone(request.receive):
         made = await engine.aembed(
-            body.input,  # type: ignore[arg-type] - a list that mixes kinds is refused there
+            cast("TextLike | list[TextLike]", body.input),  # a list that mixes kinds is refused there
             dimensions=body.dimensions,
             normalize=body.normalize is not False,
             truncate=body.truncate_prompt_tokens is not None,

@@ -191,3 +191,27 @@ def test_a_decoders_last_token(small_engine: Engine, tiny_path: Path) -> None:
     close(view.embed([long]), true_vectors(truth, [long], "last"))  # longer than a step
     with pytest.raises(ContextLengthExceeded, match="input 1 has 2049"):
         view.embed(["x", [5] * 2049])
+
+
+def test_the_real_minilm(long: bool) -> None:
+    """The model that has a short name: fetched, hash-checked, and its vectors those of transformers."""
+    if not long:
+        pytest.skip("fetches 84 MB; with --long")
+    from transformers import AutoModel, AutoTokenizer
+
+    from radixrt.checkpoint import resolve
+
+    path = resolve("all-minilm-l6-v2")
+    tokenizer, truth = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
+    texts = [
+        "A river in Spain.",
+        "The Ebro flows into the Mediterranean.",
+        "Tax forms",
+        "naïve Café 你好 🦀",
+        "word " * 200,
+    ]
+    with Engine("all-minilm-l6-v2") as engine:
+        made = engine.embed(texts)
+        close(made, true_vectors(truth, [tokenizer(text).input_ids for text in texts]))
+        assert made[0] @ made[1] > made[0] @ made[2] + 0.2
+        assert engine.info.context_length == 256
