@@ -25,7 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_multiple_of: int = 10_000
     """Digits of `multipleOf` read as an integer (0.25 counts as 25): the automaton has that many states."""
     compile_timeout_s: float = 5.0
-    """Seconds that compile and first mask may take, in the worker."""
+    """Seconds that compile and first mask may take, in the worker; four times as many where the machine is too busy to
+    let it work."""
     compile_memory_bytes: int = 512 * 1024 * 1024
     """How far a compile may make the worker grow."""
     max_step_s: float = 0.2
@@ -36,4 +37,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_lexer_states: int = 100_000
     """States that one matcher's lexer may build while it runs (1-2 kB each)."""
     mask_deadline_s: float = 0.5
-    """Wall seconds that a step waits for masks: a row whose mask is not there by then fails, alone."""
+    """Wall seconds that a step waits for masks: a row whose mask is not there by then fails, alone. Where the machine is
+    too busy to let it be filled, four times as many."""

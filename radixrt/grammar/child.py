@@ -14,8 +14,8 @@ from typing import IO
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar.limits import Limits
-from radixrt.grammar.memory import memory_message, resident_bytes
-from radixrt.grammar.wire import START_TIMEOUT_S, Answer, Frames, Setup, Task, pack, write_all
+from radixrt.grammar.memory import cpu_seconds, memory_message, resident_bytes
+from radixrt.grammar.wire import PATIENCE, START_TIMEOUT_S, STARVED, Answer, Frames, Setup, Task, pack, write_all
 from radixrt.params import Constraint
 
 WATCH_S = 0.05
@@ -121,16 +121,20 @@ class Child:
         pipe = self._process.stdout
         if pipe is None:
             raise WorkerLost("the compile worker has no stdout", by_task=False)
-        deadline = time.monotonic() + timeout_s
+        deadline, worked = time.monotonic() + timeout_s, cpu_seconds(self.pid)
+        last = deadline + (PATIENCE - 1) * timeout_s
         loading = False
         while (answer := self._frames.next(Answer)) is None or answer.loading is not None:
             if answer is not None:
                 loading = bool(answer.loading)
-                deadline = time.monotonic() + (START_TIMEOUT_S if loading else timeout_s)
+                deadline, worked = time.monotonic() + (START_TIMEOUT_S if loading else timeout_s), cpu_seconds(self.pid)
+                last = deadline + (PATIENCE - 1) * timeout_s
                 if not loading:
                     self._baseline = resident_bytes(self.pid)
                 continue
             left = deadline - time.monotonic()
+            if left <= 0 and time.monotonic() < last and cpu_seconds(self.pid) - worked < STARVED * timeout_s:
+                left = WATCH_S  # a busy machine has hardly let it run
             if left <= 0:
                 self.kill()
                 raise WorkerLost(f"compiling the constraint takes more than {timeout_s:g} s, which is the limit")

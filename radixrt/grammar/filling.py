@@ -2,8 +2,9 @@
 
 Libraries free the GIL while they fill. One thread is enough while masks are cheap (handing work over costs more than a
 mask does), others help where they are not, and a fill that takes too long is left alone: its row fails, the thread
-goes when it is done, and the other rows' masks have been filled by other threads meanwhile. What holds the GIL
-(`accept`) is bounded by the library's own limits and by `Limits.max_step_s`.
+goes when it is done, and the other rows' masks have been filled by other threads meanwhile. A fill whose thread a busy
+machine does not let run is waited for longer. What holds the GIL (`accept`) is bounded by the library's own limits and
+by `Limits.max_step_s`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from radixrt.grammar.errors import MatcherFailed
 
 HELP_AFTER_S = 0.001
 """Another thread helps where the masks are not there by then, up to one a CPU."""
+PATIENCE = 4
+"""Deadlines that a fill is given whose thread has hardly run: on a busy machine threads wait for a core."""
+WORKED = 0.25
+"""Of a deadline, in CPU seconds: a fill that has worked for so long is late by itself. An ordinary one takes 0.001."""
 STUCK_AFTER_S = 0.02
 """Another thread than that many is taken where all seem to be held up."""
 
@@ -32,7 +37,8 @@ class _Round:
         self.jobs = jobs
         self.open = list(range(len(jobs)))
         """Jobs that are not done."""
-        self.begun: set[int] = set()
+        self.begun: dict[int, _Clock] = {}
+        """Jobs that have begun, and what their threads have worked since."""
         self.errors: dict[int, Exception] = {}
         self.done = threading.Event()
         self.closed = False
@@ -45,7 +51,7 @@ class _Round:
                 index = next(self._next)
                 if self.closed or index >= len(self.jobs):
                     return
-                self.begun.add(index)
+                self.begun[index] = _Clock()
             error: Exception | None = None
             try:
                 self.jobs[index]()
@@ -60,11 +66,32 @@ class _Round:
                 if not self.open:
                     self.done.set()
 
+    def starved(self, deadline_s: float) -> bool:
+        """A job under way has hardly had the CPU: the machine is busy with others, and it would fail for no fault."""
+        with self._lock:
+            begun = [self.begun[index] for index in self.open if index in self.begun]
+            return any(clock.seconds() < WORKED * deadline_s for clock in begun)
+
     def close(self) -> set[int]:
         """Take no more results; the jobs that have begun. Nothing begins from now on."""
         with self._lock:
             self.closed = True
             return set(self.begun)
+
+
+class _Clock:
+    """CPU seconds of the thread that made it, since then; any thread may ask while that one lives."""
+
+    def __init__(self) -> None:
+        known = hasattr(time, "pthread_getcpuclockid")
+        self._id = time.pthread_getcpuclockid(threading.get_ident()) if known else None
+        self._start = self._now()
+
+    def seconds(self) -> float:
+        return self._now() - self._start
+
+    def _now(self) -> float:
+        return time.clock_gettime(self._id) if self._id is not None else time.monotonic()
 
 
 class _Threads:
@@ -102,15 +129,16 @@ class MaskFiller:
     """Runs jobs that each fill one row's masks. One caller at a time."""
 
     def __init__(self, deadline_s: float = 0.5) -> None:
-        """`deadline_s`: wall seconds after which a row whose fill is not done fails."""
+        """`deadline_s`: wall seconds after which a row whose fill is not done fails; PATIENCE times as many where the
+        machine has not let it run."""
         self.deadline_s = deadline_s
         self._cpus = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
         self._threads = _Threads()
         weakref.finalize(self, self._threads.end).atexit = False
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> list[RadixrtError | None]:
-        """Run all jobs; for each its error, or None. Returns after `deadline_s` at the latest, unless so many jobs are
-        held up that others could not even begin: these are then given as long again.
+        """Run all jobs; for each its error, or None. Returns after `deadline_s` at the latest, unless the machine does
+        not let a job run, or so many are held up that others could not even begin: these are then given as long again.
 
         Raises what a job raised beside RadixrtError.
         """
@@ -125,9 +153,16 @@ class MaskFiller:
     ) -> list[int]:
         """Run the jobs at `places`; the places of those that could not begin."""
         work = _Round([jobs[place] for place in places])
-        end = time.monotonic() + self.deadline_s
+        now = time.monotonic()
+        end, last = now + self.deadline_s, now + PATIENCE * self.deadline_s
         threads = 0
-        while not work.done.is_set() and (left := end - time.monotonic()) > 0:
+        while not work.done.is_set():
+            now = time.monotonic()
+            if now >= end:
+                if now >= last or not work.starved(self.deadline_s):
+                    break
+                end = min(now + self.deadline_s / PATIENCE, last)
+            left = end - now
             if len(work.begun) < len(places):
                 self._threads.add(work)
                 threads += 1

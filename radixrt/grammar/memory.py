@@ -1,7 +1,8 @@
-"""How much memory a process holds, as far as the system tells."""
+"""How much memory a process holds and how long it has computed, as far as the system tells."""
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -16,6 +17,17 @@ def resident_bytes(pid: int | None = None) -> int:
 def virtual_bytes(pid: int | None = None) -> int:
     """Address space of a process; 0 as above."""
     return _statm(pid, 0)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process, all its threads; infinite where it is gone, so that nobody waits for it."""
+    import psutil
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return math.inf
+    return float(times.user + times.system)
 
 
 def _statm(pid: int | None, field: int) -> int:

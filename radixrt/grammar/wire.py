@@ -21,6 +21,9 @@ from radixrt.params import Constraint
 
 START_TIMEOUT_S = 60.0
 """Seconds that a worker may take to start, or to import a library."""
+STARVED, PATIENCE = 0.25, 4
+"""A task that has had less CPU than this share of its time limit waits for a core, not for itself: on a busy machine it
+is given so many times as long."""
 MAX_FRAME = 64 * 1024 * 1024
 T = TypeVar("T")
 

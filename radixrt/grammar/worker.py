@@ -16,7 +16,7 @@ import time
 from radixrt.errors import ErrorInfo, RadixrtError
 from radixrt.grammar.backends import Backends, Plan
 from radixrt.grammar.memory import memory_message, resident_bytes, virtual_bytes
-from radixrt.grammar.wire import START_TIMEOUT_S, Answer, Frames, Setup, Task, pack, write_all
+from radixrt.grammar.wire import PATIENCE, START_TIMEOUT_S, Answer, Frames, Setup, Task, pack, write_all
 
 ADDRESS_SLACK = 512 * 1024 * 1024
 """Address space beyond the memory limit: allocators reserve more than they use."""
@@ -40,7 +40,7 @@ def main() -> None:
     write_all(out, pack(Answer()))
     while True:
         task = tasks.get()
-        signal.setitimer(signal.ITIMER_REAL, setup.limits.compile_timeout_s + 2)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE * setup.limits.compile_timeout_s + 2)
         answer = _answer(backends, task)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_all(out, pack(answer))
@@ -75,7 +75,7 @@ def _backends(setup: Setup, out: int) -> Backends:
             signal.setitimer(signal.ITIMER_REAL, START_TIMEOUT_S)
             resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
         else:
-            signal.setitimer(signal.ITIMER_REAL, setup.limits.compile_timeout_s + 2)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE * setup.limits.compile_timeout_s + 2)
             _limit_address_space(setup.limits.compile_memory_bytes)
         write_all(out, pack(Answer(loading=begins)))
 

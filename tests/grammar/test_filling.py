@@ -9,6 +9,7 @@ import pytest
 
 from radixrt.errors import GenerationFailed
 from radixrt.grammar import GrammarDeadEnd, MaskFiller, MatcherFailed
+from radixrt.grammar.filling import _Round
 
 
 @pytest.fixture
@@ -40,10 +41,10 @@ def test_every_job_runs_once_and_errors_stay_with_their_jobs() -> None:
 
 @pytest.mark.parametrize("stuck", [1, 5])
 def test_only_those_who_are_late_fail(release: threading.Event, stuck: int) -> None:
-    filler, done = MaskFiller(0.3), []  # type: ignore[var-annotated]
+    filler, done = MaskFiller(0.1), []  # type: ignore[var-annotated]
     jobs = [marking(done, i) for i in range(8)]
     errors = filler.run([*[lambda: bool(release.wait()) and None] * stuck, *jobs])
-    assert all(isinstance(error, MatcherFailed) and "within 0.3 s" in error.message for error in errors[:stuck])
+    assert all(isinstance(error, MatcherFailed) and "within 0.1 s" in error.message for error in errors[:stuck])
     assert errors[stuck:] == [None] * 8 and sorted(done) == list(range(8))
     # The threads that are held up are missed by nobody.
     assert filler.run([marking(done, 9)]) == [None] and done[-1] == 9
@@ -63,6 +64,30 @@ def test_what_begins_to_write_late_is_not_taken(release: threading.Event) -> Non
     release.set()
     assert left.wait(30)
     assert filler.run([lambda: None]) == [None]
+
+
+def test_a_fill_that_the_machine_does_not_let_run_is_no_fault_of_its_row(
+    release: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, starved = [], _Round.starved
+
+    def ask(self: _Round, deadline_s: float) -> bool:
+        asked.append(starved(self, deadline_s))
+        release.set()
+        return asked[-1]
+
+    monkeypatch.setattr(_Round, "starved", ask)
+    assert MaskFiller(0.2).run([lambda: bool(release.wait()) and None, lambda: None]) == [None, None]
+    assert asked[0]
+
+
+def test_a_fill_that_works_too_long_fails(release: threading.Event) -> None:
+    def spin() -> None:
+        while not release.is_set():
+            sum(range(1000))
+
+    (error,) = MaskFiller(0.1).run([spin])
+    assert isinstance(error, MatcherFailed)
 
 
 def test_a_fault_of_our_own_is_raised() -> None:
