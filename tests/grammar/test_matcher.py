@@ -321,6 +321,34 @@ def test_logits_narrower_than_the_tokenizer(vocabulary: Vocabulary) -> None:
         grammar.matcher().accept(narrow)
 
 
+def test_the_rest_of_a_choice_and_of_a_stretch_of_json_is_required(compiler: Backends, vocabulary: Vocabulary) -> None:
+    """`required` is the one bit of the mask, and none is asked for where texts go on differently."""
+    schema = json.dumps({"properties": {"name": {"type": "string"}, "ok": {"type": "boolean"}},
+                         "required": ["name", "ok"], "additionalProperties": False})  # fmt: skip
+    texts = {"json_schema": '{"name":"fox","ok":true}', "choice": "quick brown"}
+    free = {"json_schema": {'"fox"', "true"}, "choice": {"quick"}}
+    for constraint in (
+        Constraint(kind="json_schema", value=schema),
+        Constraint(kind="choice", choices=("quick brown", "the fox")),
+    ):
+        matcher, text, chosen = compiler.compile(constraint).matcher(), texts[constraint.kind], 0
+        written = ""
+        while written != text:
+            token = matcher.required()
+            mask = mask_of(matcher, compiler.tables.vocab_size)
+            if token is None:
+                assert len(mask) > 1
+                token = next(t for t in vocabulary.encode(text[len(written) :]) if t in mask)
+                chosen += 1
+            else:
+                assert mask == {token}
+            matcher.accept(token)
+            written += vocabulary.token_bytes(token).decode()
+            assert text.startswith(written)
+        assert matcher.must_stop
+        assert chosen <= sum(len(part) for part in free[constraint.kind])
+
+
 def test_json_that_is_certain_is_spelt_as_the_tokenizer_does(compiler: Backends, vocabulary: Vocabulary) -> None:
     """Forced stretches allow one token each, the tokenizer's own; with any spelling they allow more."""
     schema = {"properties": {"name": {"const": "the quick brown fox"}}, "required": ["name"]}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 
 import pytest
 
-from radixrt.messages import Namespace
+from radixrt.messages import Namespace, StepPlan
 from radixrt.params import SamplingParams
 from radixrt.scheduler.drafts.cost import StepCost
 from radixrt.scheduler.drafts.drafter import Drafter
@@ -15,8 +16,9 @@ from radixrt.scheduler.drafts.guess import Branch, Guess
 from radixrt.scheduler.drafts.index import CANDIDATES, LONGEST, ORDER, SuffixIndex
 from radixrt.scheduler.drafts.rates import best_length
 from radixrt.scheduler.drafts.tree import TreeSource
+from radixrt.scheduler.drafts.walk import walk
 from radixrt.scheduler.requests import Alone, Limits, Request, Row, State
-from tests.scheduler.fakes import EOS, VOCAB, Rig, expected
+from tests.scheduler.fakes import EOS, VOCAB, EvenMatcher, Rig, expected
 
 
 def row_of(tokens: list[int], namespace: Namespace | Alone, **sampling: object) -> Row:
@@ -250,6 +252,51 @@ def test_guesses_spare_steps_and_change_nothing(sources: tuple[str, ...], lookah
         assert rig.scheduler.cache.available == rig.scheduler.cache.capacity
     assert steps[8][1] == steps[0][1]
     assert steps[8][0] < 0.8 * steps[0][0]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 2])
+def test_what_is_certain_takes_no_step_and_no_line(lookahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that the constraint requires come without samples; with log-probabilities they are sampled, as guesses."""
+    monkeypatch.setattr(EvenMatcher, "required", lambda self: one[0] if len(one := self.allowed()) == 1 else None)
+    monkeypatch.setattr(EvenMatcher, "forced", lambda self: [])
+    samples, steps = {}, {}
+    for most, logprobs in ((0, None), (8, None), (8, 1)):
+        rig = Rig(4000, max_drafts=most, draft_sources=("forced",), lookahead=lookahead)
+        number = rig.submit([7, 1], constraint="even 60", max_tokens=50, seed=4, logprobs=logprobs)
+        plans: list[StepPlan] = []
+        plan = rig.scheduler.plan
+
+        def watched(plan: Callable[[], StepPlan | None] = plan, plans: list[StepPlan] = plans) -> StepPlan | None:
+            made = plan()
+            plans += [] if made is None else [made]
+            return made
+
+        monkeypatch.setattr(rig.scheduler, "plan", watched)
+        rig.run()
+        assert (rig.texts[number, 0], rig.reasons[number, 0]) == expected([7, 1], 50, 4, "even 60")
+        assert not any(made.drafts.any() for made in plans)
+        samples[most, logprobs] = sum(int(made.sample.sum()) for made in plans)
+        steps[most, logprobs] = rig.scheduler.stats.steps
+        held = rig.scheduler.drafter.accepted.get("forced", 0)
+        # Three tokens of five are certain, and so is the end of the text before its last choice.
+        assert held == (30 if most and logprobs is None else 0)
+    assert samples[8, None] <= samples[0, None] - 30 + 10 * lookahead
+    assert steps[8, None] < steps[0, None]
+    assert samples[8, 1] == samples[0, None]
+
+
+def test_a_guess_goes_along_its_constraint() -> None:
+    matcher = EvenMatcher(30)  # any even token, three that are certain, any even token, ...
+    assert [matcher.required()] == [None]
+    certain = [4, 6, 8]
+    assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 8).chain == [2, *certain, 10]
+    assert walk(matcher, [2], 0.9, 0.1, 8).chain == [2, *certain]
+    other = walk(matcher, [2, 60, 62], 0.9, 0.1, 8)
+    assert (other.chain, other.own) == ([2, *certain], 1)  # what is required stands in for the guess
+    assert walk(matcher, [3, 4], 0.9, 0.1, 8).chain == []  # refused
+    assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 2).chain == [2, 4]
+    assert walk(matcher, [2, 4], 0.4, 0.5, 8).chain == []  # it does not pay
+    assert matcher.seen == 0
 
 
 def test_a_model_that_always_errs_is_asked_less_and_less() -> None:
