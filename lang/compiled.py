@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -237,13 +238,14 @@ def item_of(operation: Operation, index: int) -> ProgramItem | None:
     return None
 
 
-async def gather_more(count: Callable[[], int]) -> None:
-    """Wait until nothing more is appended for a moment."""
-    for _ in range(5):
-        before = count()
-        await asyncio.sleep(GATHER_S)
-        if count() == before:
-            return
+async def gather_more(count: Callable[[], int], ended: Callable[[], bool]) -> None:
+    """Wait until the body has ended, or nothing more is appended for a moment."""
+    began = grew = time.monotonic()
+    before = count()
+    while not ended() and (now := time.monotonic()) - grew < GATHER_S and now - began < 5 * GATHER_S:
+        await asyncio.sleep(min(GATHER_S, 0.001))
+        if count() != before:
+            before, grew = count(), time.monotonic()
 
 
 async def take_in(branch: Branch, operation: Generate, program: ProgramHandle, index: int) -> None:

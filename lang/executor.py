@@ -192,7 +192,7 @@ class Branch:
 
     async def _drain(self) -> None:
         if self.feeder is not None and not self.feeder.grows:
-            await gather_more(lambda: len(self._queue))
+            await gather_more(lambda: len(self._queue), lambda: self.run.ended)
         while True:
             self.feed()
             with self.run.changed:
