@@ -69,6 +69,7 @@ class Stepper:
         """kv: [layers, 2, kv_heads, slots, head_dim]; vocab_size: width of the logits, of which the tokenizer knows
         the first `vocabulary` ids."""
         self._model = model
+        self._chooser = model if isinstance(model, Chooser) else None
         self._draft = draft
         self._kv = kv
         self._vocabulary = min(vocabulary, vocab_size)
@@ -127,8 +128,8 @@ class Stepper:
         rows = layout.rows[layout.sampled]
         positions = plan.positions[layout.at].astype(np.int64) + 1
         lines = hidden[torch.from_numpy(layout.at).to(hidden.device)]
-        if isinstance(self._model, Chooser) and self._model.chooses(len(rows)) and self.rows.plain(rows):
-            return self._run_plain(self._model, plan, layout, attention, lines, scores, masks, started)
+        if self._chooser is not None and self._chooser.chooses(len(rows)) and self.rows.plain(rows):
+            return self._run_plain(self._chooser, plan, layout, attention, lines, scores, masks, started)
 
         logits = self._model.logits(lines)
         forwarded = perf_counter()
