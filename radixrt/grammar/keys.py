@@ -3,20 +3,21 @@
 Back ends let a key that the schema does not declare come again; JSON parsers then keep the last one, and validators
 see fewer keys than were written. Here the keys of open objects are followed through the tokens; what would close one
 that is there already is taken out of the mask. It rests on each key having one spelling (no \\uXXXX, no \\/), which the
-back end's options see to; declared keys cannot repeat anyway, for they come in order. Where a pattern leaves few
-keys, one that is begun again may have no other end: that row ends in a dead end.
+back end's options see to; declared keys cannot repeat anyway, for they come in order. Where patterns leave few keys,
+what leads to none that is left is taken out too: see `fresh.py`.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
+from radixrt.grammar import fresh
 from radixrt.grammar.schema_tree import Tree
 from radixrt.grammar.tables import Bits, Tables, pack, words
 from radixrt.grammar.token_matcher import Steps
@@ -38,6 +39,10 @@ class Place:
     quoted: bool = False
     """Inside a string."""
     escaped: bool = False
+
+    @property
+    def json(self) -> Place:
+        return self
 
     def after(self, text: bytes) -> Place | None:
         """The place behind a text that may follow; None where a key is closed that its object has."""
@@ -86,6 +91,17 @@ class Place:
         return [key[len(written) :] for key in keys if key.startswith(written)]
 
 
+class Reader(Protocol):
+    """A `Place`, or one in a text that holds JSON (`tag_places.py`)."""
+
+    @property
+    def json(self) -> Place:
+        """The place in the JSON; a fresh one outside of it."""
+        ...
+
+    def after(self, text: bytes) -> Self | None: ...
+
+
 class Quotes:
     """What there is to know of a vocabulary's tokens beforehand."""
 
@@ -94,11 +110,22 @@ class Quotes:
         self.texts = [text for text, _ in found]
         self.tokens = [token for _, token in found]
         counts = np.zeros(words(tables.width) * 32, dtype=np.uint8)
-        counts[self.tokens] = [min(text.count(b'"'), 3) for text in self.texts]
+        counts[self.tokens] = [min(text.count(b'"'), 4) for text in self.texts]
         self.two = pack((counts >= 2).astype(np.uint8))
         """Tokens that can hold a key whole where no string is open: two quotation marks or more."""
         self.three = pack((counts >= 3).astype(np.uint8))
         """Tokens that can do so inside a string: its end, and both of the key."""
+        self.four = pack((counts >= 4).astype(np.uint8))
+        """Tokens that can hold two keys."""
+        commas = np.zeros(words(tables.width) * 32, dtype=np.uint8)
+        commas[: tables.width] = [b"," in text for text in tables.bytes]
+        self.commas = pack(commas)
+        self.quoted_commas = pack(commas & (counts >= 1))
+        self.ids: dict[bytes, list[int]] = {}
+        """Of each text, the tokens that write it."""
+        for token, text in enumerate(tables.bytes):
+            if text:
+                self.ids.setdefault(text, []).append(token)
 
     def beginning(self, text: bytes) -> Sequence[int]:
         """Tokens that begin with a text in which a quotation mark is."""
@@ -111,11 +138,31 @@ class Quotes:
 class UniqueKeys:
     """Steps of another back end, without those that repeat a key; see `token_matcher.Steps`."""
 
-    def __init__(self, inner: Steps, tables: Tables, quotes: Quotes, places: list[Place] | None = None) -> None:
+    def __init__(
+        self,
+        inner: Steps,
+        tables: Tables,
+        quotes: Quotes,
+        places: list[Reader] | None = None,
+        *,
+        few: bool = False,
+        controls: Mapping[int, bytes] | None = None,
+    ) -> None:
+        """
+        Args:
+            inner: the other back end's steps, at the start of the text.
+            tables: of the vocabulary.
+            quotes: of the same.
+            places: where the text begins; else JSON does there.
+            few: there may be objects of few possible keys.
+            controls: texts of the control tokens that may come.
+        """
         self._inner = inner
         self._tables = tables
         self._quotes = quotes
-        self._places = places or [Place()]
+        self._places: list[Reader] = places or [Place()]
+        self._few = few
+        self._controls = controls or {}
 
     @property
     def failure(self) -> str | None:
@@ -123,26 +170,46 @@ class UniqueKeys:
 
     def fill(self, mask: Bits) -> None:
         self._inner.fill(mask)
-        here = self._places[-1]
-        if not here.stack:
-            return
-        keys = here.stack[-1]
+        reader = self._places[-1]
+        here = reader.json
+        keys = here.stack[-1] if here.stack else None
         if here.key is not None and keys:
             for rest in here.rests(keys):
-                _clear(mask, self._quotes.beginning(rest + b'"'))
-        for token in _ids(mask & (self._quotes.three if here.quoted else self._quotes.two)):
-            if here.after(self._tables.bytes[token]) is None:
-                _clear(mask, (token,))
+                clear(mask, self._quotes.beginning(rest + b'"'))
+        if not here.stack:
+            suspects = self._quotes.four
+        else:
+            suspects = self._quotes.three if here.quoted else self._quotes.two
+        for token in ids_of(mask & suspects):
+            if reader.after(self._tables.bytes[token]) is None:
+                clear(mask, (token,))
+        if self._few:
+            going_on: set[tuple[object, ...]] = set()
+            for token in list(fresh.leading_to_keys(mask, here, self._quotes)):
+                there = reader.after(self._tables.bytes[token])
+                state = () if there is None else (there.json.stack, there.json.wants_key, there.json.key)
+                if state in going_on:
+                    continue
+                if there is None or not self._goes_on(token, there.json):
+                    clear(mask, (token,))
+                else:
+                    going_on.add(state)
 
     def accept(self, token: int) -> bool:
-        here = self._places[-1]
-        there = here.after(self._tables.bytes[token])
-        if there is None:
+        there = self._places[-1].after(self._controls.get(token) or self._tables.bytes[token])
+        if there is None or (self._few and not self._goes_on(token, there.json)):
             return False
         if not self._inner.accept(token):
             return False
         self._places.append(there)
         return True
+
+    def _goes_on(self, token: int, there: Place) -> bool:
+        """Whether some key is left behind a token, where one must come."""
+        if not fresh.needs_a_key(there):
+            return True
+        twin = self._inner.copy()
+        return not twin.accept(token) or fresh.is_key_left(twin, there, self._tables, self._quotes)
 
     def accepting(self) -> bool:
         return self._inner.accepting()
@@ -155,13 +222,21 @@ class UniqueKeys:
         del self._places[len(self._places) - n :]
 
     def copy(self) -> Self:
-        return self.__class__(self._inner.copy(), self._tables, self._quotes, list(self._places))
+        return self.__class__(
+            self._inner.copy(),
+            self._tables,
+            self._quotes,
+            list(self._places),
+            few=self._few,
+            controls=self._controls,
+        )
 
     def forced(self, before: Sequence[int]) -> Sequence[int]:
         tokens = self._inner.forced(before)
-        here: Place | None = self._places[-1]
+        here: Reader | None = self._places[-1]
         for i, token in enumerate(tokens):
-            here = here.after(self._tables.bytes[token]) if here is not None else None
+            text = self._controls.get(token) or self._tables.bytes[token]
+            here = here.after(text) if here is not None else None
             if here is None:
                 return tokens[:i]
         return tokens
@@ -183,13 +258,13 @@ def _end_of_plain(text: bytes, at: int) -> int:
     return len(text) if match is None else match.start()
 
 
-def _clear(mask: Bits, tokens: Sequence[int]) -> None:
+def clear(mask: Bits, tokens: Sequence[int]) -> None:
     bits = mask.view(np.uint32)
     for token in tokens:
         bits[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
 
 
-def _ids(mask: Bits) -> list[int]:
+def ids_of(mask: Bits) -> list[int]:
     if not mask.any():
         return []
     found: list[int] = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()

@@ -34,6 +34,9 @@ PAIRS = (
     ("minProperties", "maxProperties", "object"),
 )
 
+BEFORE_2020 = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
+"""Drafts, as `$schema` names them, that do not know prefixItems."""
+
 NOT_ENFORCED = "keyword_not_enforced"
 """Code of a refusal that is about one keyword of a well-formed schema: lax mode may leave that keyword out."""
 

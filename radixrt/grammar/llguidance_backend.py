@@ -15,14 +15,16 @@ import numpy as np
 
 from radixrt.errors import ConstraintError, ModelError
 from radixrt.grammar.cfg import check_lark, gbnf_to_lark, is_gbnf
+from radixrt.grammar.fresh import has_few_keys
 from radixrt.grammar.gate import Gated, check_schema, locate
-from radixrt.grammar.keys import Quotes, UniqueKeys, may_repeat
+from radixrt.grammar.keys import Quotes, Reader, UniqueKeys, may_repeat
 from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
 from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, source_bytes
 from radixrt.grammar.structural import StructuralTag, lark, read_structural_tag
 from radixrt.grammar.tables import Bits, Tables, usable_ends, words
+from radixrt.grammar.tag_places import TagPlace, texts_of
 from radixrt.grammar.token_matcher import DEAD_END, Steps, TokenGrammar
 from radixrt.grammar.wording import grammar_words, regex_words, schema_words
 from radixrt.params import Constraint
@@ -89,8 +91,8 @@ def prepare(constraint: Constraint, limits: Limits, controls: Mapping[str, int] 
         made = LLMatcher.grammar_from_json_schema(gated.source, overrides=options)  # type: ignore[arg-type]
     except ValueError as error:
         raise ConstraintError("the schema cannot be read", param=kind) from error
-    unique = may_repeat(msgspec.json.decode(gated.source))
-    return Source(_unforced(made), added=gated.added, unique_keys=unique)
+    document = msgspec.json.decode(gated.source)
+    return Source(_unforced(made), added=gated.added, unique_keys=may_repeat(document), few_keys=has_few_keys(document))
 
 
 def json_options(constraint: Constraint) -> dict[str, Any]:
@@ -176,7 +178,12 @@ class Compiler:
         if source.unique_keys:
             if self._quotes is None:
                 self._quotes = Quotes(self.tables)
-            steps = UniqueKeys(steps, self.tables, self._quotes)
+            start: list[Reader] | None = None
+            if constraint.kind == "structural_tag":
+                tag = read_structural_tag(constraint.value, self.limits)
+                start = [TagPlace.start(texts_of(tag, constraint.controls))]
+            texts = {token: text.encode() for text, token in self._controls(constraint).items()}
+            steps = UniqueKeys(steps, self.tables, self._quotes, start, few=source.few_keys, controls=texts)
         return proven(
             TokenGrammar(
                 self.tables,
@@ -209,7 +216,7 @@ class Compiler:
 
     def _refused_tag(self, constraint: Constraint, words: str) -> ConstraintError:
         """The first of its schemas that is refused alone."""
-        for tag in read_structural_tag(constraint.value, self.limits).tags:
+        for tag in read_structural_tag(constraint.value, self.limits).all_tags:
             try:
                 self.compile(Constraint(kind="json_schema", value=tag.schema))
             except ConstraintError as error:
@@ -302,6 +309,7 @@ def structural_source(
     names = [f"tag_{i}" for i in range(len(tag.all_tags))]
     grammars: list[Any] = [{"name": "start", "lark_grammar": f"{_NO_FORCING}\n{lark(tag, names, controls)}"}]
     added: list[str] = []
+    unique = few = False
     for name, one in zip(names, tag.all_tags, strict=True):
         try:
             gated = check_schema(one.schema, limits)
@@ -319,7 +327,10 @@ def structural_source(
         made = LLMatcher.grammar_from_json_schema(gated.source, overrides=json_options(constraint))  # type: ignore[arg-type]
         grammars.append({**msgspec.json.decode(made)["grammars"][0], "name": name})
         added += gated.added
-    return Source(msgspec.json.encode({"grammars": grammars}).decode(), added=tuple(added))
+        document = msgspec.json.decode(gated.source)
+        unique, few = unique or may_repeat(document), few or has_few_keys(document)
+    text = msgspec.json.encode({"grammars": grammars}).decode()
+    return Source(text, added=tuple(added), unique_keys=unique, few_keys=few)
 
 
 _NUMBER_GOES_ON = ("", *"0123456789.eE+-")

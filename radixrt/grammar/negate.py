@@ -197,7 +197,7 @@ class Negator:
             for i, part in enumerate(node.under(name)):
                 opposite = self.negate(part, set(kw.TYPES))
                 if opposite is not False:
-                    yield {"type": "array", "minItems": i + 1, "prefixItems": [*([True] * i), opposite]}
+                    yield {"type": "array", "minItems": i + 1, self._tree.first_items: [*([True] * i), opposite]}
         elif name in ("items", "additionalItems") and value is False:
             first = schema.get("items") if name == "additionalItems" else schema.get("prefixItems", [])
             if isinstance(first, list):

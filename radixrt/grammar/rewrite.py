@@ -74,7 +74,7 @@ class _Rewriter:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.legacy = is_legacy(tree.root.schema)
-        self.before_2020 = self.legacy or "2019-09" in str(tree.root.schema.get("$schema"))
+        self.before_2020 = tree.first_items == "items"
         """`prefixItems` means nothing there, and `items` beside it something else."""
         self.origins: Origins = {}
         self.added: list[str] = []

@@ -72,7 +72,10 @@ def _property_names(place: Place) -> Schema | None:
     for name, value in names.items():
         if name in ("const", "enum"):
             keys = [key for key in (value if name == "enum" else [value]) if isinstance(key, str)]
-            pattern = "^(?:" + "|".join(map(literal, keys)) + ")$" if keys else "^(?:[^\\s\\S])$"
+            pattern = "^(?:" + "|".join(map(literal, keys)) + ")$"
+            if place.schema.get("minProperties", 0) > len(set(keys)):
+                made.append({"type": sorted(kw.TYPES - {"object"})})
+                continue
             if not keys:
                 made.append({"additionalProperties": False})
                 continue
@@ -108,7 +111,8 @@ def _contains(place: Place) -> Schema | None:
     if least != 1 or most is not None or longest is None or longest > _MOST_PLACES:
         raise Inexact(node, "contains")
     wanted = place.whole(place.part("contains"))
-    cases = [{"minItems": i + 1, "prefixItems": [*([True] * i), wanted]} for i in range(longest)]
+    first = place.tree.first_items
+    cases = [{"minItems": i + 1, first: [*([True] * i), wanted]} for i in range(longest)]
     return any_of([{"type": sorted(kw.TYPES - {"array"})}, *({"type": "array", **case} for case in cases)])
 
 

@@ -54,6 +54,12 @@ class Tree:
             with suppress(ConstraintError):
                 self.target(node)
 
+    @property
+    def first_items(self) -> str:
+        """The keyword that a list of schemas for the first items has in the document's draft."""
+        named = str(self.root.schema.get("$schema"))
+        return "items" if any(draft in named for draft in kw.BEFORE_2020) else "prefixItems"
+
     def _add(self, path: tuple[str | int, ...], schema: Any, base: Node | None) -> Node:
         node = Node(path, schema, base)
         self.nodes.append(node)

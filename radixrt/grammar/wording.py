@@ -114,32 +114,32 @@ def schema_words(message: str) -> Said:
         shown = ", ".join(names)
         advice = "leave it out, or write it in another way"
         return Said(f"the keyword {shown} cannot be enforced: {advice}", names, code=NOT_ENFORCED)
+    for words, text, names in _SCHEMA_WORDS:
+        if words in message:
+            return Said(text, names, code=NOT_ENFORCED)
     if "range" in message and "regex parse error" not in message:
         return Said("these bounds are too large to be enforced exactly", _BOUNDS, code=NOT_ENFORCED)
     if "egex" in message or _ANCHORS in message:
         # A pattern that means something is not enforced; one that cannot be read is a fault.
         code = NOT_ENFORCED if _ANCHORS in message else None
         return Said(f"pattern: {regex_words(message)}", ("pattern", "patternProperties"), _pattern_in(message), code)
-    for words, text, names in _SCHEMA_WORDS:
-        if words in message:
-            return Said(text, names, code=NOT_ENFORCED)
     log.info("llguidance refuses a schema: %s", message)
     return Said("it cannot be enforced: write it in other words, or try backend xgrammar")
 
 
 def _unsatisfiable(message: str) -> Said:
     if found := _REQUIRED.search(message):
-        text = f"nothing satisfies this schema: the required property {found[1]!r} can have no value"
+        text = f"nothing satisfies the schema here: the required property {found[1]!r} can have no value"
         return Said(text, ("required",), found[1], UNSATISFIABLE)
     if found := _BEYOND.search(message):
         name, value, other, most = found.groups()
         against = f"{other} {most}" if other else "the number of properties there can be"
-        text = f"nothing satisfies this schema: {name} {value} goes beyond {against}"
+        text = f"nothing satisfies the schema here: {name} {value} goes beyond {against}"
         return Said(text, (name, "const", "enum"), value, UNSATISFIABLE)
     for words, text, names in _NOTHING:
         if words in message:
-            return Said(f"nothing satisfies this schema: {text}", names, code=UNSATISFIABLE)
-    return Said("nothing satisfies this schema", code=UNSATISFIABLE)
+            return Said(f"nothing satisfies the schema here: {text}", names, code=UNSATISFIABLE)
+    return Said("nothing satisfies the schema", code=UNSATISFIABLE)
 
 
 def regex_words(message: str) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from test_json import write
 from test_matcher import walk
 
 from radixrt.checkpoint import Vocabulary
-from radixrt.grammar import Grammar, GrammarDeadEnd, TokenRefused
+from radixrt.errors import ConstraintError
+from radixrt.grammar import Grammar, TokenRefused
 from radixrt.grammar.backends import Backends
+from radixrt.grammar.fresh import goes_on_for_ever, has_few_keys
 from radixrt.params import Constraint
 
 OPEN: list[Any] = [
@@ -46,11 +50,7 @@ def test_what_is_written_has_no_key_twice(
     grammar = compiler.compile(made(schema, any_whitespace=loose))
     complete = 0
     for seed in range(30):
-        try:
-            text = write(grammar, vocabulary, vocab_size, random.Random(seed), 160)
-        except GrammarDeadEnd:  # all keys of a pattern are used up
-            assert "propertyNames" in schema or "patternProperties" in schema
-            continue
+        text = write(grammar, vocabulary, vocab_size, random.Random(seed), 160)
         if text is not None:
             jsonschema.Draft202012Validator(schema).validate(json.loads(text, object_pairs_hook=unique))
             complete += 1
@@ -125,3 +125,137 @@ def test_rollback_takes_keys_back(compiler: Backends, vocabulary: Vocabulary) ->
     assert matcher.may_stop
     with pytest.raises(TokenRefused):
         fork.accept(quote)
+
+
+ONE = {"const": 1}
+FEW: list[tuple[Any, set[str], int]] = [
+    ({"type": "object", "patternProperties": {"^[ab]$": ONE}, "additionalProperties": False}, {"a", "b"}, 0),
+    ({"type": "object", "patternProperties": {"^a{1,3}$": ONE}, "additionalProperties": False}, {"a", "aa", "aaa"}, 0),
+    (
+        {
+            "type": "object",
+            "propertyNames": {"enum": ["", "na", "name"]},
+            "additionalProperties": ONE,
+            "minProperties": 2,
+        },
+        {"", "na", "name"},
+        2,
+    ),
+    (
+        {"type": "object", "patternProperties": {"^t(ags?)?$": ONE, "^é$": ONE}, "additionalProperties": False},
+        {"t", "tag", "tags", "é"},
+        0,
+    ),
+    ({"type": "object", "propertyNames": {"const": '"'}, "additionalProperties": ONE, "minProperties": 1}, {'"'}, 1),
+]
+"""Schemas, the keys that they leave, and how many of them must come."""
+
+
+def everything(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> set[str]:
+    """All texts that a grammar of finitely many takes, by trying every token in every state."""
+    mask = np.zeros((1, (vocab_size + 31) // 32), dtype=np.int32)
+    seen, complete = {b""}, set()
+    todo = [(b"", grammar.matcher(any_spelling=True))]
+    while todo:
+        text, matcher = todo.pop()
+        matcher.fill(mask, 0)  # raises where no token may come
+        if matcher.may_stop:
+            complete.add(text.decode())
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        for token in np.flatnonzero(bits).tolist():
+            piece = vocabulary.token_bytes(token) if token not in vocabulary.eos_ids else b""
+            if piece and text + piece not in seen:
+                seen.add(text + piece)
+                twin = matcher.fork()
+                twin.accept(token)
+                todo.append((text + piece, twin))
+    return complete
+
+
+def objects(keys: set[str], least: int) -> set[str]:
+    lists = (one for n in range(least, len(keys) + 1) for one in itertools.permutations(sorted(keys), n))
+    return {json.dumps(dict.fromkeys(one, 1), ensure_ascii=False, separators=(",", ":")) for one in lists}
+
+
+@pytest.mark.parametrize(
+    ("schema", "keys", "least"), FEW, ids=lambda one: json.dumps(one) if isinstance(one, dict) else ""
+)
+def test_where_few_keys_are_left_each_comes_once_and_no_path_ends_in_nothing(
+    schema: Any, keys: set[str], least: int, compiler: Backends, vocabulary: Vocabulary, vocab_size: int
+) -> None:
+    assert everything(compiler.compile(made(schema)), vocabulary, vocab_size) == objects(keys, least)
+
+
+def test_more_keys_than_there_are_is_refused(compiler: Backends) -> None:
+    schema = {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "minProperties": 3}
+    with pytest.raises(ConstraintError, match="nothing satisfies"):
+        compiler.compile(made(schema))
+
+
+CLOSED = FEW[0][0]
+FREE = {"type": "object"}
+LEGACY = {
+    "structures": [{"begin": "<f>", "schema": FREE, "end": "</f>"}, {"begin": "<g>{", "schema": FREE, "end": "}"}]
+}
+LIST = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tags_with_separator",
+        "tags": [
+            {"type": "tag", "begin": n, "content": {"type": "json_schema", "json_schema": FREE}, "end": ""}
+            for n in "xy"
+        ],
+        "separator": ",",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("tag", "text", "taken"),
+    [
+        ({**LEGACY, "triggers": ["<"]}, '{"a":1,"a":2} <f>{"a":1,"b":2}</f> {"a":1,"a":1} <g>{{"a":1}}', True),
+        ({**LEGACY, "triggers": ["<"]}, '<f>{"a":1,"a":2}</f>', False),
+        ({**LEGACY, "triggers": ["<f>", "<g>"]}, 'x<f>{"a":1}</f><g>{{"a":1,"a":{}}}', False),
+        ({**LEGACY, "triggers": ["<f>", "<g>"]}, 'x<f>{"a":1}</f><g>{{"a":{"b":1,"a":1},"c":"<f>"}}!', True),
+        ({**LEGACY, "triggers": ["<"]}, '<f>{"a":[{"a":1,"b":[],"b":1}]}</f>', False),
+        (LIST, 'x{"a":1},y{"a":1},x{"b":{"a":1},"a":1}', True),
+        (LIST, 'x{"a":1},y{"a":1,"a":1}', False),
+        (LIST, 'y{"a":1,"a":1}', False),
+    ],
+)
+def test_keys_come_once_in_structural_tags_too(
+    tag: Any, text: str, taken: bool, compiler: Backends, accepts: Callable[[Grammar, str], bool]
+) -> None:
+    grammar = compiler.compile(Constraint(kind="structural_tag", value=json.dumps(tag)))
+    assert grammar.backend == "llguidance"
+    assert accepts(grammar, text) is taken
+
+
+def test_every_tag_has_keys_of_its_own(compiler: Backends, vocabulary: Vocabulary, vocab_size: int) -> None:
+    """Two lists of few keys: every text that can be written, against all that there are."""
+    tags = [
+        {"type": "tag", "begin": n, "content": {"type": "json_schema", "json_schema": CLOSED}, "end": "!"} for n in "xy"
+    ]
+    form = {"type": "tags_with_separator", "tags": tags, "separator": ",", "stop_after_first": True}
+    grammar = compiler.compile(
+        Constraint(kind="structural_tag", value=json.dumps({"type": "structural_tag", "format": form}))
+    )
+    want = {f"{name}{text}!" for name in "xy" for text in objects({"a", "b"}, 0)} | {""}
+    assert everything(grammar, vocabulary, vocab_size) == want
+
+
+@pytest.mark.parametrize(
+    ("pattern", "endless"),
+    [
+        *((p, True) for p in ("^x-", "a", "", "^[a-z]+$", "^[a-zA-Z_][\\w.-]*$", "^.*$", "^a{2,}$", "^\\d+\\.x*$")),
+        *(
+            (p, False)
+            for p in ("^a$", "^[ab]$", "^a+b$", "^a{1,3}$", "a$|^b+", "^(a|b+)$", "^a+(b)$", "^a?$", "^(?:a*)$")
+        ),
+    ],
+)
+def test_patterns_that_never_run_out(pattern: str, endless: bool) -> None:
+    """Only those whose words can all go on: the others are followed key by key."""
+    assert goes_on_for_ever(pattern) is endless
+    assert has_few_keys({"patternProperties": {pattern: {}}, "additionalProperties": False}) is not endless
+    assert not has_few_keys({"patternProperties": {pattern: {}}})

@@ -71,6 +71,12 @@ def test_what_nothing_satisfies_has_a_code_of_its_own(schema: Any, place: str, w
         ({**TEXT, "pattern": "\\p{Foo}"}, "/pattern", "does not exist", None),
         ({**TEXT, "pattern": "a^b"}, "/pattern", "only at the beginning", NOT_ENFORCED),
         ({**OBJECT, "patternProperties": {"(": {}}}, "/patternProperties", "not closed", None),
+        (
+            {**OBJECT, "patternProperties": {"^a": INTEGER, "a$": TEXT}},
+            "/patternProperties",
+            "two of the",
+            NOT_ENFORCED,
+        ),
         ({"$id": "http://a/b", "$ref": "c"}, "/$ref", "never fetched", NOT_ENFORCED),
     ],
     ids=json.dumps,

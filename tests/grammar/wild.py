@@ -648,4 +648,13 @@ CASES: list[Case] = [
         [{"a": 1}, {"b": 1}],
         [{}, {"a": 1, "b": 1}],
     ),
+    *(
+        Case(
+            f"contains in {name}",
+            {**draft, "type": "array", "maxItems": 2, "contains": {"type": "string"}, "not": {"items": [{"const": 1}]}},
+            [["a"], [2, "a"]],
+            [[], [2], [1, "a"], [{}, {}]],
+        )
+        for name, draft in (("draft 7", _D7), ("2019-09", _D2019))
+    ),
 ]
