@@ -37,6 +37,8 @@ class Texts:
     """Behind a tag comes free text again."""
     instead: bool
     """The text may be JSON alone."""
+    controls: frozenset[bytes] = frozenset()
+    """Control tokens: their text is theirs, and no JSON."""
 
 
 def texts_of(tag: StructuralTag, controls: Iterable[str]) -> Texts:
@@ -49,8 +51,9 @@ def texts_of(tag: StructuralTag, controls: Iterable[str]) -> Texts:
         return Texts(tuple(trigger.encode() for trigger in tag.triggers), openers, openers, True, False)
     first = {f"{tag.before}{begin}".encode(): end for begin, end in ends.items()}
     more = {f"{tag.separator}{begin}".encode(): end for begin, end in ends.items()}
-    marks = tuple(control.encode() for control in controls) if tag.free is not None else ()
-    return Texts(marks, first, more, False, tag.instead is not None)
+    known = [control.encode() for control in controls]
+    marks = tuple(known) if tag.free is not None else ()
+    return Texts(marks, first, more, False, tag.instead is not None, frozenset(known))
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class TagPlace:
 
     def after(self, text: bytes) -> Self | None:
         """The place behind a text that may follow; None where a key is closed that its object has."""
-        here: Self | None = self
+        here: Self | None = replace(self, at_start=False) if self.at_start and text in self.texts.controls else self
         at = 0
         while here is not None and at < len(text):
             rest = text[at:]

@@ -105,12 +105,14 @@ def test_free_text_may_end_or_be_followed_by_right_calls(backends: Backends, sev
             text('Hi {"name": "rm"} [TOOL_CALLS', None),
             text("", f"[{NOW}]"),
             text("[TOOL", f"[{TWO}]"),
+            text('{"x": 1, "x": 1}', '[{"name": "book", "arguments": {"room": {"floor": 2, "x": 1, "y": 1}}}]'),
         ):
             assert takes(grammar, good)
         for bad in (
             text("", ""), text("", "["), text("", "[]"), text("", f" [{NOW}]"), text("", f"[{NOW}] "), text("", NOW),
             text("", '[{"name": "rm", "arguments": {}}]'), text("", f"[{NOW}"), text("", f"[{NOW},{TWO}]"),
             text("", '[{"name": "book", "arguments": {"room": {"floor": "2"}}}]'),
+            text("", '[{"name": "book", "arguments": {"room": {"floor": 2, "x": 1, "x": 1}}}]'),
             text("", '[{"name": "now", "arguments": {"x": 1}}]'), [*text("", f"[{NOW}]"), opener], [opener, opener],
         ):  # fmt: skip
             assert not takes(grammar, bad)

@@ -194,10 +194,16 @@ def test_more_keys_than_there_are_is_refused(compiler: Backends) -> None:
 
 CLOSED = FEW[0][0]
 FREE = {"type": "object"}
+
+
+def tag_of(begin: str, schema: Any, end: str) -> dict[str, Any]:
+    return {"type": "tag", "begin": begin, "content": {"type": "json_schema", "json_schema": schema}, "end": end}
+
+
 LEGACY = {
     "structures": [{"begin": "<f>", "schema": FREE, "end": "</f>"}, {"begin": "<g>{", "schema": FREE, "end": "}"}]
 }
-LIST = {
+LIST: dict[str, Any] = {
     "type": "structural_tag",
     "format": {
         "type": "tags_with_separator",
@@ -206,6 +212,28 @@ LIST = {
             for n in "xy"
         ],
         "separator": ",",
+    },
+}
+
+
+BESIDE = {
+    "type": "structural_tag",
+    "format": {"type": "or", "elements": [{"type": "json_schema", "json_schema": FREE}, LIST["format"]]},
+}
+ENCLOSED = {
+    "type": "structural_tag",
+    "format": {
+        "type": "sequence",
+        "elements": [
+            {"type": "const_string", "value": "["},
+            {
+                "type": "tags_with_separator",
+                "tags": [tag_of(f'{{"{name}":', FREE, "}") for name in "fg"],
+                "separator": ",",
+                "at_least_one": True,
+            },
+            {"type": "const_string", "value": "]"},
+        ],
     },
 }
 
@@ -221,6 +249,13 @@ LIST = {
         (LIST, 'x{"a":1},y{"a":1},x{"b":{"a":1},"a":1}', True),
         (LIST, 'x{"a":1},y{"a":1,"a":1}', False),
         (LIST, 'y{"a":1,"a":1}', False),
+        (BESIDE, '{"a":{"b":1},"b":1}', True),
+        (BESIDE, '{"a":{"b":1,"b":1}}', False),
+        (BESIDE, '{"a":1,"a":1}', False),
+        (BESIDE, 'y{"a":1},y{"a":1}', True),
+        (BESIDE, 'y{"a":1},y{"a":1,"a":2}', False),
+        (ENCLOSED, '[{"f":{"a":1}},{"g":{"a":1}}]', True),
+        (ENCLOSED, '[{"f":{"a":1}},{"g":{"a":1,"a":1}}]', False),
     ],
 )
 def test_keys_come_once_in_structural_tags_too(
