@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from radixrt.cli.options import EngineOptions, with_engine_options
+from radixrt.cli import combinations
+from radixrt.cli.options import ENGINE_FLAGS, EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
 
 
 @with_engine_options
 def chat(
+    context: typer.Context,
     *,
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="Model to talk to; not needed with --base-url.")
@@ -42,6 +44,10 @@ def chat(
 
     if (model is None) == (base_url is None):
         raise typer.BadParameter("give either a MODEL or --base-url", param_hint="MODEL")
+    if base_url is None and combinations.typed(context, "api_key"):
+        raise typer.BadParameter("is the key of a server: give --base-url too", param_hint="--api-key")
+    if base_url is not None:
+        combinations.only_with_an_engine(context, ENGINE_FLAGS, "--base-url")
     sampling = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
     if model is not None:
         from radixrt import Engine

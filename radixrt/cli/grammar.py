@@ -81,6 +81,10 @@ def check(
         raise typer.BadParameter("--cases brings its own schemas and instances", param_hint="SCHEMA")
     if not given and not rest:
         raise typer.BadParameter("give a SCHEMA, --regex, --grammar or --cases", param_hint="SCHEMA")
+    if regex is not None or grammar_text is not None:
+        for flag, value in (("--lax", lax), ("--any-whitespace", any_whitespace)):
+            if value:
+                raise typer.BadParameter(f"is for a JSON schema, not for {given[0]}", param_hint=flag)
     options: dict[str, Any] = {"backend": backend}
     if regex is not None:
         constraint = Constraint(kind="regex", value=regex, **options)

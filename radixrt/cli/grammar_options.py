@@ -30,6 +30,8 @@ HELP = {
     "mask_deadline_s": "Wall seconds that a step waits for masks; a row whose mask is late fails alone.",
 }
 
+NAMES = tuple(PREFIX + name for name in HELP)
+
 
 def parameters() -> list[inspect.Parameter]:
     """One keyword-only parameter for each limit, with its default."""

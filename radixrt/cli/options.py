@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 import msgspec
 import typer
 
-from radixrt.cli import grammar_options, share_options
+from radixrt.cli import combinations, grammar_options, share_options
 from radixrt.config import EngineConfig
 
 EngineOptions: TypeAlias = dict[str, Any]
@@ -276,6 +276,11 @@ FLAGS: dict[str, Any] = {
     ),
 }
 
+CONTEXT = "engine_context"
+"""Where typer puts what it knows of the command line, for a command that does not ask for it."""
+ENGINE_FLAGS = (*FLAGS, share_options.NAME, *grammar_options.NAMES)
+"""Parameters that `engine_options` is made of."""
+
 Command: TypeAlias = Callable[..., None]
 
 
@@ -298,13 +303,20 @@ def with_engine_options(command: Command) -> Command:
         for name, flag in FLAGS.items()
     ]
     spread += [share_options.parameter(SCHEDULER), *grammar_options.parameters()]
+    context = next((p for p in own if p.annotation is typer.Context), None)
+    asked = inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @wraps(command)
     def spread_command(**values: Any) -> None:
+        combinations.check(
+            values[context.name] if context is not None else values.pop(CONTEXT), values, combinations.ENGINE
+        )
         engine_options = {name: values.pop(name) for name in FLAGS}
         engine_options |= share_options.take(values) | grammar_options.take(values)
         command(**values, engine_options=engine_options)
 
+    if context is None:
+        own.append(asked)
     spread_command.__signature__ = inspect.Signature(own + spread)  # type: ignore[attr-defined]
     spread_command.__annotations__ = {p.name: p.annotation for p in own + spread}
     return spread_command

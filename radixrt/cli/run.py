@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radixrt.cli.options import EngineOptions, with_engine_options
+from radixrt.cli import combinations
+from radixrt.cli.options import ENGINE_FLAGS, EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
 from radixrt.errors import RadixrtError
 
@@ -45,7 +46,10 @@ def run(
 
     Example:  radixrt run --model smollm2-135m lang/examples/few_shot.py
     """
+    if base_url is None and combinations.typed(context, "api_key"):
+        raise typer.BadParameter("is the key of a server: give --base-url too", param_hint="--api-key")
     if base_url is not None:
+        combinations.only_with_an_engine(context, ("model", *ENGINE_FLAGS), "--base-url")
         from radixrt import Client
 
         with Client(base_url, api_key=api_key) as client:

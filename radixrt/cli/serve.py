@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from radixrt.cli import combinations
 from radixrt.cli.options import EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
 
@@ -22,6 +23,7 @@ OnEngineDeath = Literal["restart", "exit"]
 
 @with_engine_options
 def serve(
+    context: typer.Context,
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model to serve.", show_default=False)],
     host: Annotated[
@@ -133,6 +135,8 @@ def serve(
 
     Example:  radixrt serve smollm2-135m --port 8000
     """
+    given = {"host": host, "port": port, "uds": uds, "allowed_host": allowed_host}
+    combinations.check(context, given, combinations.SERVE)
     from radixrt import Engine
     from radixrt.process import setup_logging
     from radixrt.server.keys import keys_of

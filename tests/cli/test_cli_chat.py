@@ -42,11 +42,11 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
     flags = (  # noqa: SIM905 (a command line reads best as one)
         "--served-model-name n --tokenizer t --chat-template c --dtype bfloat16 --weights int8 --threads 3 "
         "--max-model-len 99 --kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 "
-        "--policy fcfs --no-prefix-cache --max-wait-s 2.5 --draft-sources tree --draft-model d --max-draft-rows 9 "
+        "--policy fcfs --draft-sources tree --draft-model d --max-draft-rows 9 "
         "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 --share-from 512 --device cpu --attention torch "
         "--load-format dummy --pooling mean --tp 2 --grammar-backend outlines "
-        "--no-fair --namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
-        "--eviction cost --pin-quota 5 --low-watermark 0.1 --high-watermark 0.2 --check-every-s 2 "
+        "--namespace-weight a=b=2 --lookahead 0 --max-drafts 3 --check --log-level info "
+        "--eviction cost --pin-quota 5 --low-watermark 0.1 --high-watermark 0.2 "
         "--kv-events inproc://a --kv-events-replay inproc://b --log-format text "
         "--start-timeout-s 7 --seed 1 --max-tokens 9 --temperature 0 --top-p 0.5"
     ).split()
@@ -60,16 +60,23 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
         "share_from": 512, "device": "cpu", "attention": "torch", "load_format": "dummy", "tp": 2,
         "pooling": "mean",
         "grammar_backend": "outlines",
-        "policy": "fcfs", "prefix_cache": False,
+        "policy": "fcfs", "prefix_cache": True,
         "cache_dir": "d", "cache_dir_bytes": 5_000_000, "cache_host_bytes": 7,
-        "max_wait_s": 2.5, "fair": False, "namespace_weights": {"a=b": 2.0},
+        "max_wait_s": 10.0, "fair": True, "namespace_weights": {"a=b": 2.0},
         "lookahead": 0, "max_drafts": 3, "check": True,
         "draft_sources": "tree", "draft_model": "d", "max_draft_rows": 9,
         "log_level": "info", "log_format": "text", "start_timeout_s": 7.0,
         "eviction": "cost", "pin_quota": 5, "low_watermark": 0.1,
-        "high_watermark": 0.2, "check_every_s": 2.0, "kv_events": "inproc://a", "kv_events_replay": "inproc://b",
+        "high_watermark": 0.2, "check_every_s": 1.0, "kv_events": "inproc://a", "kv_events_replay": "inproc://b",
     }  # fmt: skip
     assert engine.sampling == SamplingParams(temperature=0, top_p=0.5, max_tokens=9, seed=1)
+    # What would say nothing beside one of those (test_cli_errors.py).
+    assert (
+        chat(monkeypatch, "hi\n", "--no-prefix-cache", "--max-wait-s", "2.5", "--no-fair", "--check-every-s", "2") == 0
+    )
+    options = fake_engine[1].options
+    assert (options["prefix_cache"], options["max_wait_s"], options["fair"]) == (False, 2.5, False)
+    assert options["check_every_s"] == 2.0
 
 
 def test_commands(

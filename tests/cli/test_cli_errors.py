@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fake_engine import FakeEngine
 
@@ -78,3 +80,50 @@ def test_wrong_usage_is_exit_code_2(
     assert exit_code(arguments) == 2
     assert capsys.readouterr().err != ""
     assert fake_engine == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["serve", "m", "--uds", "/tmp/s", "--port", "8000"], "--port"),
+        (["serve", "m", "--uds", "/tmp/s", "--host", "127.0.0.1"], "--host"),
+        (["serve", "m", "--uds", "/tmp/s", "--allowed-host", "a"], "--allowed-host"),
+        (["serve", "m", "--host", "0.0.0.0", "--allowed-host", "a"], "--allowed-host"),
+        (["serve", "m", "--ssl-ca-certs", "x"], "--ssl-certfile"),
+        (["serve", "m", "--cache-dir-bytes", "9"], "--cache-dir-bytes"),
+        (["serve", "m", "--kv-events-replay", "tcp://127.0.0.1:1"], "--kv-events-replay"),
+        (["serve", "m", "--policy", "fcfs", "--max-wait-s", "3"], "--max-wait-s"),
+        (["serve", "m", "--no-fair", "--namespace-weight", "a=2"], "--namespace-weight"),
+        (["serve", "m", "--max-drafts", "0", "--draft-sources", "tree"], "--draft-sources"),
+        (["serve", "m", "--max-drafts", "0", "--draft-model", "x"], "--draft-model"),
+        (["serve", "m", "--max-drafts", "0", "--max-draft-rows", "2"], "--max-draft-rows"),
+        (["serve", "m", "--high-watermark", "0.2"], "--high-watermark"),
+        (["serve", "m", "--no-prefix-cache", "--cache-dir", "x"], "--cache-dir"),
+        (["serve", "m", "--no-prefix-cache", "--cache-host-bytes", "9"], "--cache-host-bytes"),
+        (["bench", "m", "--no-prefix-cache", "--eviction", "lfu"], "--eviction"),
+        (["demo", "--check", "--check-every-s", "3"], "--check-every-s"),
+        (["chat", "m", "--api-key", "k"], "--api-key"),
+        (["chat", "--base-url", "http://localhost:1", "--dtype", "float32"], "--dtype"),
+        (["chat", "--base-url", "http://localhost:1", "--grammar-max-depth", "3"], "--grammar-max-depth"),
+        (["run", "--api-key", "k", __file__], "--api-key"),
+        (["run", "--base-url", "http://localhost:1", "--model", "m", __file__], "--model"),
+        (["run", "--base-url", "http://localhost:1", "--namespace-weight", "a=2", __file__], "--namespace-weight"),
+        (["grammar", "check", "--regex", "a", "--lax"], "--lax"),
+        (["grammar", "check", "--grammar", "a", "--any-whitespace"], "--any-whitespace"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    fake_engine: list[FakeEngine], capsys: pytest.CaptureFixture[str], arguments: list[str], flag: str
+) -> None:
+    assert exit_code(arguments) == 2
+    assert flag in capsys.readouterr().err
+    assert fake_engine == []
+
+
+def test_a_key_in_the_environment_is_no_option_of_the_command_line(
+    fake_engine: list[FakeEngine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RADIXRT_API_KEY", "key-12345678")
+    (tmp_path / "script.py").write_text("")
+    assert exit_code(["run", str(tmp_path / "script.py")]) == 0
+    assert len(fake_engine) == 1
