@@ -72,11 +72,11 @@ class Live:
 
 
 @contextmanager
-def live_server(log: Path, *options: str) -> Iterator[Live]:
+def live_server(log: Path, *options: str, model: str = MODEL) -> Iterator[Live]:
     """Start a server and wait until it is ready; at the end whatever is left of it is killed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "radixrt", "serve", MODEL, "--port", str(port), "--context-length", str(CONTEXT)]
+    command = [sys.executable, "-m", "radixrt", "serve", model, "--port", str(port), "--context-length", str(CONTEXT)]
     command += ["--drain-timeout-s", "1"]
     with log.open("wb") as stderr:
         process = subprocess.Popen([*command, *options], stderr=stderr, stdout=stderr, env=os.environ)
