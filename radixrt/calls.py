@@ -102,7 +102,8 @@ def checked_functions(tools: Sequence[tuple[str, Mapping[str, Any] | None]]) -> 
         where = f"tools[{i}].function"
         if _NAME.fullmatch(name) is None:
             raise InvalidRequest(
-                f"{where}.name must be 1 to 64 of the characters a-z, A-Z, 0-9, _ . and -", param=f"{where}.name"
+                f"{where}.name must be 1 to 64 of the characters a-z, A-Z, 0-9, _ . and -, but is {name[:80]!r}",
+                param=f"{where}.name",
             )
         if name in functions:
             raise InvalidRequest(f"{where}.name {name!r} is there twice", param=f"{where}.name")

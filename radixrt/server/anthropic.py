@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixrt.errors import RadixrtError
-from radixrt.server.anthropic_request import chat_request
+from radixrt.server.anthropic_request import NAMES, chat_request
 from radixrt.server.anthropic_types import (
     CountTokensRequest,
     EndEvent,
@@ -26,6 +26,7 @@ from radixrt.server.anthropic_types import (
 )
 from radixrt.server.body import decoder, read_body
 from radixrt.server.errors import anthropic_error_body
+from radixrt.server.faults import spelled
 from radixrt.server.one_answer import Begin, End, answer_events, whole_answer
 from radixrt.server.openai_chat import Job, plan
 from radixrt.server.openai_messages import chat_prompt
@@ -44,9 +45,10 @@ async def messages(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _MESSAGES, state.limits.body_bytes)
     engine = state.engine_for(body.model)
-    job = plan(chat_request(body), state, engine.info)
+    with spelled(NAMES):
+        job = plan(chat_request(body), state, engine.info)
     job = replace(job, id=f"msg_{state.new_id()}")
-    with job.placing():
+    with job.placing("input_schema"):
         if body.stream:
             return await _Events.open(request, _stream(engine, replace(job, with_ids=True)))
         async with cancelled_when_gone(request.receive):

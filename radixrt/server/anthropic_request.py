@@ -31,6 +31,9 @@ from radixrt.server.openai_types import (
 )
 from radixrt.server.openai_types import InMessage as ChatMessage
 
+NAMES = {"stop": "stop_sequences", "response_format.json_schema.schema": "output_config.format.schema"}
+"""This protocol's names of what a chat request calls otherwise."""
+
 
 def chat_request(body: CountTokensRequest) -> ChatRequest:
     """Raises InvalidRequest for what has no counterpart; it names the place in the client's request."""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from radixrt.errors import InvalidRequest
 from radixrt.prompts import token_array
+from radixrt.server import faults
 from radixrt.server.errors import with_status
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def parse(raw: bytes, decode: msgspec.json.Decoder[T]) -> T:
         value = decode.decode(raw)
         json.loads(raw, object_pairs_hook=_refuse_duplicates)
     except msgspec.ValidationError as error:
-        raise named(str(error)) from error
+        raise named(str(error), raw, decode.type) from error
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
     except RecursionError as error:
@@ -80,8 +81,9 @@ def parse(raw: bytes, decode: msgspec.json.Decoder[T]) -> T:
     return value
 
 
-def named(message: str) -> InvalidRequest:
-    """An error from msgspec's words: `param` is the path of the field, as a client would write it."""
+def named(message: str, raw: bytes = b"", kind: Any = None) -> InvalidRequest:
+    """An error from msgspec's words: `param` is the path of the field, as a client would write it. With the body and
+    its type the message says what was there, and which words may be."""
     at = _AT.search(message)
     path = at["path"] if at else ""
     text = message[: at.start()] if at else message
@@ -94,8 +96,9 @@ def named(message: str) -> InvalidRequest:
         param = _join(path, missing["name"])
         return InvalidRequest(f"{param} is required", param=param, code="missing_parameter")
     if not path:
-        return InvalidRequest(f"the body must be a JSON object: {text}", code="invalid_json")
-    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}", param=path)
+        return InvalidRequest(f"the body must be a JSON object: {text[:1].lower()}{text[1:]}", code="invalid_json")
+    text = faults.cut(text)
+    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}{faults.told(raw, kind, path, text)}", param=path)
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:

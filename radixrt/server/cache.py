@@ -11,6 +11,7 @@ from radixrt.pinning import checked_ttl
 from radixrt.prompts import as_prompt
 from radixrt.server.body import decoder, read_body
 from radixrt.server.callers import current
+from radixrt.server.native import check_timeout
 from radixrt.server.native_types import PinRequest, UnpinRequest
 from radixrt.server.openai_shapes import json_response
 from radixrt.server.sse import cancelled_when_gone
@@ -44,10 +45,9 @@ async def pin(request: Request) -> Response:
     try:
         ttl = checked_ttl(body.ttl_s)
     except InvalidRequest as error:
-        error.param = "ttl_s"
+        error.param, error.message = "ttl_s", error.message.replace("ttl", "ttl_s", 1)
         raise
-    if body.timeout_s is not None and not body.timeout_s > 0:
-        raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
+    check_timeout(body.timeout_s)
     engine = state.engine
     async with cancelled_when_gone(request.receive):
         made = await engine.apin(

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=RadixrtError)
 
+MESSAGE_CHARS = 2000
 INTERNAL = RadixrtError("the server met an unexpected error; its log says more", code="internal_error")
 """What a stranger is told about an exception that nobody raised on purpose."""
 SHUTTING_DOWN = Overloaded("the server is shutting down", code="shutting_down")
@@ -41,13 +42,25 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorDetail
 
 
+def _message(error: RadixrtError) -> str:
+    """What it says; what a client wrote may be in it, at any length."""
+    text = error.info().message
+    return text if len(text) <= MESSAGE_CHARS else f"{text[:MESSAGE_CHARS]}..."
+
+
+def _placed(error: RadixrtError) -> str:
+    """The message with the place in front of it, for protocols that have no field for that."""
+    text, place = _message(error), error.info().param
+    return text if place is None or place in text else f"{place}: {text}"
+
+
 def error_body(error: RadixrtError) -> bytes:
     """JSON of an error, as a response's body and as the data of a stream's error event."""
     info = error.info()
     return msgspec.json.encode(
         ErrorBody(
             error=ErrorDetail(
-                message=info.message, type=error.type, param=info.param, code=info.code, kind=info.kind
+                message=_message(error), type=error.type, param=info.param, code=info.code, kind=info.kind
             )
         )
     )  # fmt: skip
@@ -68,7 +81,7 @@ def anthropic_error_body(error: RadixrtError) -> bytes:
     kind = "api_error" if error.type == "server_error" else error.type
     if error.status == 413:
         kind = "request_too_large"
-    detail = AnthropicErrorDetail(type=kind, message=error.info().message)
+    detail = AnthropicErrorDetail(type=kind, message=_placed(error))
     return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id.get()))
 
 
@@ -77,7 +90,7 @@ class OllamaError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ollama_error_body(error: RadixrtError) -> bytes:
-    return msgspec.json.encode(OllamaError(error=error.info().message))
+    return msgspec.json.encode(OllamaError(error=_placed(error)))
 
 
 def body_for(path: str) -> Callable[[RadixrtError], bytes]:

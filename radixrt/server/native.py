@@ -109,12 +109,14 @@ async def decode(request: Request) -> Response:
 
 def check_count(options: Sequence[object], state: ServerState) -> None:
     if len(options) > state.limits.options:
-        raise InvalidRequest(f"options may hold at most {state.limits.options} entries", param="options")
+        raise InvalidRequest(
+            f"options may hold at most {state.limits.options} entries, but holds {len(options)}", param="options"
+        )
 
 
 def check_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None and not timeout_s > 0:
-        raise InvalidRequest("timeout_s must be above 0", param="timeout_s")
+        raise InvalidRequest(f"timeout_s must be a number of seconds above 0, but is {timeout_s:g}", param="timeout_s")
 
 
 def json_answer(value: object) -> Response:

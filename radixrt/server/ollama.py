@@ -19,7 +19,8 @@ from radixrt.messages import TextPrompt
 from radixrt.results import ModelInfo
 from radixrt.server.body import decoder, read_body
 from radixrt.server.errors import ollama_error_body
-from radixrt.server.ollama_request import chat_request, generate_request
+from radixrt.server.faults import spelled
+from radixrt.server.ollama_request import NAMES, chat_request, generate_request
 from radixrt.server.ollama_types import (
     Answer,
     ChatRequest,
@@ -131,7 +132,8 @@ def engine_of(state: ServerState, name: str) -> ServingEngine:
 
 
 def _talk(name: str, request: OpenAiChat, state: ServerState, info: ModelInfo, *, chat: bool) -> Talk:
-    return Talk(name, plan(request, state, info), chat)
+    with spelled(NAMES):
+        return Talk(name, plan(request, state, info), chat)
 
 
 def _loaded(name: str, *, chat: bool) -> Answer:

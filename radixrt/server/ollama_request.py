@@ -7,6 +7,7 @@ from msgspec import UnsetType
 
 from radixrt.errors import InvalidRequest
 from radixrt.results import ModelInfo
+from radixrt.server.faults import short
 from radixrt.server.ollama_types import ChatRequest, GenerateRequest, InMessage, Options
 from radixrt.server.openai_types import ChatRequest as OpenAiChat
 from radixrt.server.openai_types import (
@@ -19,6 +20,12 @@ from radixrt.server.openai_types import (
     ToolCall,
 )
 from radixrt.server.openai_types import InMessage as OpenAiMessage
+
+NAMES = {"max_tokens": "options.num_predict", "repetition_penalty": "options.repeat_penalty"} | {
+    name: f"options.{name}"
+    for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+}
+"""This protocol's names of what a chat request calls otherwise."""
 
 
 def chat_request(body: ChatRequest, info: ModelInfo) -> OpenAiChat:
@@ -90,7 +97,7 @@ def _format(form: OptionalRaw) -> ResponseFormat | None:
         return FormatJsonObject()
     if isinstance(value, dict):
         return FormatJsonSchema(json_schema=JsonSchema(name="format", schema=form))
-    raise InvalidRequest('format is "json" or a JSON schema', param="format")
+    raise InvalidRequest(f'format must be "json" or a JSON schema, but is {short(value)}', param="format")
 
 
 def _turns(messages: list[InMessage]) -> list[OpenAiMessage]:

@@ -69,13 +69,14 @@ class Job:
     """How the answers are read; known once the job is settled."""
 
     @contextmanager
-    def placing(self) -> Iterator[None]:
-        """Name the place in the client's tools where a constraint that was made of them is at fault."""
+    def placing(self, parameters: str = "function/parameters") -> Iterator[None]:
+        """Name the place in the client's tools where a constraint that was made of them is at fault; `parameters`:
+        where its protocol has a tool's schema."""
         try:
             yield
         except ConstraintError as error:
             if self.calls is not None:
-                error.param = self.calls.place(error.param)
+                error.param = self.calls.place(error.param).replace("function/parameters", parameters, 1)
             raise
 
 

@@ -10,6 +10,7 @@ from msgspec import Raw, UnsetType, structs
 
 from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.params import Constraint
+from radixrt.server.faults import short
 from radixrt.server.openai_types import (
     CommonRequest,
     FormatJsonObject,
@@ -65,7 +66,8 @@ def _of_format(form: ResponseFormat | None) -> Constraint | None:
     spec = form.json_schema
     if _SCHEMA_NAME.fullmatch(spec.name) is None:
         raise InvalidRequest(
-            "response_format.json_schema.name must be 1 to 64 of the characters a-z, A-Z, 0-9, _ and -",
+            f"response_format.json_schema.name must be 1 to 64 of the characters a-z, A-Z, 0-9, _ and -, "
+            f"but is {short(spec.name)}",
             param="response_format.json_schema.name",
         )
     if (schema := _given(spec.schema)) is None:
@@ -144,7 +146,9 @@ def _text(raw: Raw, param: str) -> bytes:
         try:
             msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ConstraintError(f"{param} is a string that does not hold JSON: {error}", param=param) from error
+            raise ConstraintError(
+                f"{param} is a string that does not hold JSON: {short(text.decode())}: {error}", param=param
+            ) from error
     return text
 
 

@@ -24,7 +24,8 @@ def chat_sampling(request: ChatRequest) -> SamplingParams:
     if request.max_completion_tokens is not None:
         if limit is not None and limit != request.max_completion_tokens:
             raise InvalidRequest(
-                "max_tokens and max_completion_tokens are two names of one limit and differ; give one of them",
+                f"max_tokens ({limit}) and max_completion_tokens ({request.max_completion_tokens}) name one limit, "
+                "and differ: give one of them",
                 param="max_tokens",
             )
         limit, name = request.max_completion_tokens, "max_completion_tokens"
@@ -41,10 +42,12 @@ def chat_sampling(request: ChatRequest) -> SamplingParams:
 def completion_sampling(request: CompletionRequest) -> SamplingParams:
     """Raises InvalidRequest for values out of range and for what is not offered (suffix, best_of)."""
     if request.suffix:
-        raise InvalidRequest("suffix (filling in the middle) is not available", param="suffix")
+        raise InvalidRequest("suffix (filling in the middle) is not available; leave it out", param="suffix")
     samples = 1 if request.n is None else request.n
     if request.best_of is not None and request.best_of != samples:
-        raise InvalidRequest(f"best_of must equal n ({samples}): no sample is thrown away", param="best_of")
+        raise InvalidRequest(
+            f"best_of must equal n ({samples}), but is {request.best_of}: no sample is thrown away", param="best_of"
+        )
     limit = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     scored_prompt = {"prompt_logprobs": request.logprobs} if request.echo and request.logprobs is not None else {}
     if scored_prompt and request.prompt_logprobs is not None:

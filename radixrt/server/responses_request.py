@@ -27,6 +27,14 @@ from radixrt.server.responses_types import (
     ResponsesRequest,
 )
 
+NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format.json_schema.name": "text.format.name",
+    "response_format.json_schema.schema": "text.format.schema",
+}
+"""This protocol's names of what a chat request calls otherwise."""
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
@@ -54,7 +62,7 @@ def chat_request(body: ResponsesRequest, turns: Sequence[InMessage]) -> ChatRequ
         cache_salt=body.cache_salt,
     )  # fmt: skip
     if body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ()):
-        raise InvalidRequest("log-probabilities are given by the chat route alone", param="top_logprobs")
+        raise InvalidRequest("top_logprobs: log-probabilities are given by the chat route alone", param="top_logprobs")
     choice = body.tool_choice
     if isinstance(choice, NamedFunction):
         chat.tool_choice = NamedChoice(function=FunctionName(name=choice.name))

@@ -125,11 +125,14 @@ async def systemone(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _DECODER, state.limits.body_bytes)
     if not 1 <= len(body.questions) <= MAX_QUESTIONS:
-        raise InvalidRequest(f"questions must hold 1 to {MAX_QUESTIONS} entries", param="questions")
+        raise InvalidRequest(
+            f"questions must hold 1 to {MAX_QUESTIONS} entries, but holds {len(body.questions)}", param="questions"
+        )
     for name, question in body.questions.items():
         if not 2 <= len(options_of(question)) <= MAX_OPTIONS:
             raise InvalidRequest(
-                f"a question has 2 to {MAX_OPTIONS} options", param=f"questions.{name}.criteria"
+                f"a question has 2 to {MAX_OPTIONS} options, and questions.{name} has {len(options_of(question))}",
+                param=f"questions.{name}.criteria",
             )  # fmt: skip
     engine = state.engine_for(body.model)
     tasks = [asyncio.create_task(_select(engine, body, question)) for question in body.questions.values()]

@@ -152,7 +152,7 @@ def test_thoughts_are_items(client: openai.OpenAI, served: Served) -> None:
         ({"truncation": "auto"}, 400, "truncation"),
         ({"conversation": "c"}, 400, "conversation"),
         ({"top_logprobs": 2}, 400, "top_logprobs"),
-        ({"max_output_tokens": 0}, 400, "max_completion_tokens"),
+        ({"max_output_tokens": 0}, 400, "max_output_tokens"),
         ({"previous_response_id": "resp_0"}, 404, "previous_response_id"),
     ],
 )  # fmt: skip
