@@ -3,8 +3,8 @@
     python benchmarks/compare.py --peer vllm=http://127.0.0.1:8011
     python benchmarks/compare.py --peer "llama.cpp=llama-server -m model.gguf --port {port} -t 2 -np 16 -c 32768"
 
-A peer is a URL, or a command that is started here and ended again. The README beside this file says how to install
-some.
+A peer is a URL, or a command that is started here and ended again; such stand still (SIGSTOP) while another is
+measured. The README beside this file says how to install some.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Record, Server, Summary, percentile, summarise
-from servers import Target, radixrt
+from servers import Target, alone, radixrt
 from workloads import SHARED_WORDS, WORKLOADS, prose
 
 BY_TOKENS = ("single", "batch", "shared", "agents")
@@ -107,8 +107,10 @@ async def run(options: argparse.Namespace, targets: list[Target]) -> dict[str, A
         for name in options.workload or (*BY_TOKENS, *BY_ANSWERS, CACHED):
             found: list[list[tuple[Summary, float, str]]] = [[] for _ in servers]
             for number in range(options.rounds):
-                for rounds, server in zip(found, servers, strict=True):
-                    rounds.append(await measure(name, server, random.Random(f"{seed}/{name}/{number}")))
+                for rounds, server, target in zip(found, servers, targets, strict=True):
+                    with alone(target, targets):
+                        await server.complete("Hello", max_tokens=2)  # not counted: it has just been woken
+                        rounds.append(await measure(name, server, random.Random(f"{seed}/{name}/{number}")))
             values = [median([value for _, value, _ in rounds]) for rounds in found]
             unit = "ms" if name == CACHED else "tokens/s" if name in BY_TOKENS else "answers/s"
             print(row(name, unit, values, name == CACHED), flush=True)

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 
 READY_S = 600.0
 
@@ -68,6 +71,13 @@ class Target:
         except httpx.HTTPError:
             return False
 
+    def processes(self) -> list[psutil.Process]:
+        """Of a server that was started here: its process and all below it."""
+        if self.process is None:
+            return []
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
     def stop(self) -> None:
         """End a server that was started here; one that was found running is left alone."""
         if self.process is None:
@@ -79,6 +89,20 @@ class Target:
             self.process.kill()
             self.process.wait()
         self.process = None
+
+
+@contextmanager
+def alone(target: Target, targets: Sequence[Target]) -> Iterator[None]:
+    """Of the servers that were started here only `target` runs: what others do while they are idle costs it nothing."""
+    others = [process for other in targets if other is not target for process in other.processes()]
+    try:
+        for process in others:
+            process.suspend()
+        yield
+    finally:
+        for process in others:
+            if process.is_running():
+                process.resume()
 
 
 def radixrt(model: str, *options: str, home: Path | None = None, name: str = "radixrt") -> Target:
