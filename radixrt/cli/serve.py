@@ -186,9 +186,11 @@ class Banner:
 
     def ready(self, info: ModelInfo) -> None:
         self._stages.close()
+        vectors = f"vectors of {info.embedding.size:,}" if info.embedding is not None else ""
+        holds = f"{info.kv_tokens:,} KV tokens" if info.generates else vectors
         say(
             f"radixrt serves {info.name}: {info.dtype} on {info.device}, {info.threads} threads, "
-            f"{info.kv_tokens:,} KV tokens, context {info.context_length:,}"
+            f"{holds}, context {info.context_length:,}"
         )
         say("try:")
         say(f"  {curl(self._url, info, self._uds, key_needed=self._key_needed)}")
@@ -196,11 +198,13 @@ class Banner:
 
 def curl(url: str, info: ModelInfo, uds: Path | None = None, *, key_needed: bool = False) -> str:
     """A first request to copy into a shell. A key is left for the shell to fill in: what is printed may be kept."""
-    if info.has_chat_template:
-        route, what = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
+    if not info.generates:
+        route, what = "embeddings", '"input": "Once upon a time"'
+    elif info.has_chat_template:
+        route, what = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64'
     else:
-        route, what = "completions", '"prompt": "Once upon a time"'
-    body = f'{{"model": "{info.name}", {what}, "max_tokens": 64}}'
+        route, what = "completions", '"prompt": "Once upon a time", "max_tokens": 64'
+    body = f'{{"model": "{info.name}", {what}}}'
     where = f"{url}/v1/{route}" if uds is None else f"--unix-socket {shlex.quote(str(uds))} http://localhost/v1/{route}"
     key = ' -H "Authorization: Bearer $RADIXRT_API_KEY"' if key_needed else ""
     return f"curl {where}{key} -H 'Content-Type: application/json' -d '{body}'"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from radixrt.cli.serve import curl
@@ -35,7 +36,14 @@ def test_the_example_is_a_request_that_the_shell_understands(chat: bool, route: 
     assert (command, url) == ("curl", f"http://127.0.0.1:8000{route}")
     body = json.loads(rest[rest.index("-d") + 1])
     assert body["model"] == "m"
-    assert ("messages" in body) == chat
+    assert ("messages" in body) == chat and body["max_tokens"] == 64
+
+
+def test_the_example_of_a_model_that_embeds_is_an_embedding() -> None:
+    embeds = msgspec.structs.replace(info(has_chat_template=True), generates=False)
+    command, url, *rest = shlex.split(curl("http://127.0.0.1:8000", embeds))
+    assert (command, url) == ("curl", "http://127.0.0.1:8000/v1/embeddings")
+    assert json.loads(rest[rest.index("-d") + 1]) == {"model": "m", "input": "Once upon a time"}
 
 
 @contextmanager
