@@ -54,8 +54,15 @@ async def read_body(request: Request, decode: msgspec.json.Decoder[T], limit: in
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise with_status(InvalidRequest("a compressed body is not accepted; send it as it is"), 415)
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise with_status(
+            InvalidRequest(
+                f"content-encoding is {encoding[:40]!r}: a compressed body is not accepted; send it as it is",
+                param="content-encoding",
+            ),
+            415,
+        )
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)

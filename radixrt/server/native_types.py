@@ -18,6 +18,9 @@ from radixrt.results import ModelInfo, TierStats
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """Whether it is in the vocabulary the engine says."""
 
+Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+"""Lower goes first; what every JSON library writes exactly."""
+
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Base of the native bodies."""
@@ -30,7 +33,7 @@ class GenerateRequest(Body, kw_only=True, frozen=True):
     sampling: SamplingParams = SamplingParams()
     constraint: Constraint | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Priority = 0
     stream: bool = False
     timeout_s: float | None = None
     """The request is cancelled, and answered by Aborted, when it has taken so long."""
@@ -43,7 +46,7 @@ class ScoreRequest(Body, kw_only=True, frozen=True):
     options: list[list[TokenId]]
     """Token ids of each option, to be scored as the continuation of the prompt."""
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Priority = 0
     timeout_s: float | None = None
     """As in a GenerateRequest; for all options together."""
 
@@ -55,7 +58,7 @@ class PinRequest(Body, kw_only=True, frozen=True):
     ttl_s: float
     """Seconds."""
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Priority = 0
     timeout_s: float | None = None
 
 

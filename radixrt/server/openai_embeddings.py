@@ -13,7 +13,7 @@ from starlette.responses import Response
 from radixrt.embedding import Embeddings, TextLike
 from radixrt.errors import InvalidRequest
 from radixrt.server.body import decoder, read_body
-from radixrt.server.native_types import TokenId
+from radixrt.server.native_types import Priority, TokenId
 from radixrt.server.openai_shapes import encode
 from radixrt.server.sse import cancelled_when_gone
 from radixrt.server.state import ServerState
@@ -40,7 +40,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """False: pooled hidden states as they are."""
     truncate_prompt_tokens: Literal[-1] | None = None
     """-1: leave out the end of a text that is longer than the context; absent: it is refused."""
-    priority: int | None = None
+    priority: Priority | None = None
     cache_salt: str | None = None
 
 

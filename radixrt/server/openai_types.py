@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from radixrt.server.native_types import TokenId
+from radixrt.server.native_types import Priority, TokenId
 
 OptionalRaw: TypeAlias = Raw | UnsetType
 """JSON text as the client wrote it: UNSET when it is not there, `null` when it is null."""
@@ -100,7 +100,7 @@ class CommonRequest(_Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     cache_salt: str | None = None
     return_cache_report: bool | None = None
     return_timings: bool | None = None

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from radixrt.results import Generation, Selection
 from radixrt.segments import BeginTurn, EndTurn, Gen, Item, Select, Start, Text
-from radixrt.server.native_types import Body
+from radixrt.server.native_types import Body, Priority
 
 MAX_BRANCHES = 64
 """Branches of one fork."""
@@ -54,7 +54,7 @@ class ProgramRequest(Body, kw_only=True, frozen=True):
     items: list[HttpItem]
     model: str | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Priority = 0
     stream: bool = False
     timeout_s: float | None = None
     """As in a GenerateRequest; for the whole program."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from radixrt.server.native_types import Priority
 from radixrt.server.openai_types import OptionalRaw
 
 
@@ -104,7 +105,7 @@ class ResponsesRequest(_In, kw_only=True):
 
     # As on the chat route.
     seed: int | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     cache_salt: str | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from radixrt.messages import ChatPrompt, TextPrompt, TokensPrompt
 from radixrt.params import ChoicesMethod
-from radixrt.server.native_types import Body, TokenId
+from radixrt.server.native_types import Body, Priority, TokenId
 from radixrt.server.openai_types import InMessage
 
 
@@ -31,6 +31,6 @@ class SelectRequest(Body, kw_only=True, frozen=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Priority = 0
     timeout_s: float | None = None
     """As in a GenerateRequest."""

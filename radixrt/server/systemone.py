@@ -24,6 +24,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.messages import ChatMessage, ChatPrompt
 from radixrt.results import Selection, Usage
 from radixrt.server.body import decoder, read_body
+from radixrt.server.native_types import Priority
 from radixrt.server.openai_shapes import json_response
 from radixrt.server.sse import cancelled_when_gone
 from radixrt.server.state import ServerState, ServingEngine
@@ -78,7 +79,7 @@ class SystemOneRequest(_In, kw_only=True, frozen=True):
     model: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Priority = 0
 
 
 class _Out(msgspec.Struct, kw_only=True, frozen=True):

@@ -81,6 +81,8 @@ def test_every_parameter_of_a_wrong_type_is_named_with_its_value(served: Served,
         ("/v1/chat/completions", {"n": 500}, ["n must", "500", "128"]),
         ("/v1/completions", {"prompt": [-5]}, ["prompt[0]", "-5", ">= 0"]),
         ("/v1/completions", {"best_of": 3}, ["best_of", "3", "n (1)"]),
+        ("/v1/completions", {"priority": 2**60}, ["priority", str(2**60), str(2**53)]),
+        ("/generate", {"priority": -(2**60)}, ["priority", str(-(2**60))]),
         ("/v1/select", {"method": "best"}, ["best", "token_length_normalized"]),
         ("/v1/programs", {"items": [{"type": "Loop"}]}, ["Loop", "Fork", "Template"]),
         ("/generate", {"constraint": {"kind": "xml"}}, ["xml", "regex", "json_schema"]),
@@ -100,6 +102,11 @@ def test_a_word_that_is_none_is_told_those_there_are(served: Served, path: str, 
     assert response.status_code == 400, response.text
     said = message_of(path, response.content)
     assert all(word in said for word in words), said
+
+
+def test_a_compressed_body_is_told_what_it_was_called(served: Served) -> None:
+    response = served.http.post("/v1/completions", content=b"x", headers={"content-encoding": "gzip"})
+    assert response.status_code == 415 and "'gzip'" in response.json()["error"]["message"]
 
 
 def test_a_long_value_is_cut(served: Served) -> None:
