@@ -6,7 +6,8 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -63,8 +64,7 @@ class Server:
         self.model = model or ""
         self.ignore_eos = ignore_eos
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # llama.cpp hangs up on connections that were idle for five seconds, and a request that meets that fails
-        limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2.0)
+        limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
         self._client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout_s, limits=limits)
 
     async def open(self) -> None:
@@ -102,7 +102,7 @@ class Server:
             body["ignore_eos"] = True
         record = Record(started=time.perf_counter())
         try:
-            async with self._client.stream("POST", path, json=body) as response:
+            async with self._sent(path, body) as response:
                 if response.status_code != 200:
                     detail = (await response.aread()).decode(errors="replace")
                     record.error = f"HTTP {response.status_code}: {detail[:300]}"
@@ -112,6 +112,19 @@ class Server:
             record.error = f"{type(error).__name__}: {error}"
         record.ended = time.perf_counter()
         return record
+
+    @asynccontextmanager
+    async def _sent(self, path: str, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
+        """The response's head; sent again where the server had just hung up on the idle connection (llama.cpp does)."""
+        request = self._client.build_request("POST", path, json=body)
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx.RemoteProtocolError:
+            response = await self._client.send(self._client.build_request("POST", path, json=body), stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
 
 async def _read(response: httpx.Response, record: Record, text_of: Callable[[dict[str, Any]], str | None]) -> None:
