@@ -1,4 +1,4 @@
-"""Whether an object can still get a key that it has not, where patterns leave few keys.
+"""Whether an object can still get a key that it has not, where patterns leave few keys (`few_keys.py`).
 
 A prefix of a key that its object has is no dead end if the grammar goes on in another way than to that key. Those ways
 are looked for along the keys that are there, which are finitely many: wherever the grammar allows a token that leaves
@@ -7,13 +7,11 @@ them, a fresh key follows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from radixrt.grammar.schema_tree import Node, Tree
 from radixrt.grammar.tables import Bits, Tables, words
 from radixrt.grammar.token_matcher import Steps
 
@@ -21,63 +19,45 @@ if TYPE_CHECKING:
     from radixrt.grammar.keys import Place, Quotes
 
 
-def has_few_keys(document: dict[str, Any]) -> bool:
-    """Whether a schema may have an object whose patterns leave so few keys that they can be used up.
-
-    Not where an object has one pattern alone that can go on for ever, or is open beside its patterns.
-    """
-    judging = Tree(document).judging()
-    nodes = [node for node in judging if "patternProperties" in node.schema]
-    closed = [node for node in nodes if node.schema.get("additionalProperties", True) not in (True, {})]
-    together = len(nodes) > 1 and any(map(_joins, judging))
-    patterns = [list(node.schema["patternProperties"]) for node in closed]
-    return bool(closed) and (together or any(len(some) != 1 or not goes_on_for_ever(some[0]) for some in patterns))
-
-
-def _joins(node: Node) -> bool:
-    """Whether other schemas may judge the same object as this one."""
-    schema = node.schema
-    return bool({"allOf", "anyOf", "oneOf"} & schema.keys()) or ("$ref" in schema and len(schema) > 1)
-
-
-def goes_on_for_ever(pattern: str) -> bool:
-    """Whether what begins a text that matches can certainly be continued to infinitely many of them."""
-    return _ENDLESS.fullmatch(pattern) is not None or (bool(_PLAIN.fullmatch(pattern)) and not pattern.endswith("$"))
-
-
-_ATOM = r"(?:[^\\()\[\]|^$*+?{}]|\\[^bB0-9]|\[\^?\]?(?:[^\]\\]|\\.)*\])"
-_COUNT = r"(?:[*+?]|\{\d+(?:,\d*)?\})?"
-_PLAIN = re.compile(rf"\^?(?:{_ATOM}{_COUNT})*\$?")
-_ENDLESS = re.compile(rf"\^?(?:{_ATOM}{_COUNT})*{_ATOM}(?:[*+]|\{{\d+,\}})\$?")
-"""A sequence whose last part repeats without end."""
-
-
-def needs_a_key(place: Place) -> bool:
-    """Whether a key must come, or is being written that may yet become one that its object has."""
+def needs_a_key(place: Place, few: int) -> bool:
+    """Whether a key must come of which there may be `few` alone, or one is being written that its object may have."""
     keys = place.stack[-1] if place.stack else None
     if not keys:
         return False
-    return place.wants_key or (place.key is not None and any(key.startswith(place.key) for key in keys))
+    if place.key:
+        return any(key.startswith(place.key) for key in keys)
+    return (place.wants_key or place.key is not None) and len(keys) >= few
 
 
-def leading_to_keys(mask: Bits, here: Place, quotes: Quotes) -> Iterator[int]:
+def leading_to_keys(mask: Bits, here: Place, quotes: Quotes, few: int) -> Iterator[int]:
     """Tokens of a mask behind which `needs_a_key` may hold."""
     keys = here.stack[-1] if here.stack else None
     if here.key is not None and keys:
-        bits = mask.view(np.uint32)
-        for text in {rest[:size] for rest in here.rests(keys) for size in range(1, len(rest) + 1)}:
-            for token in quotes.ids.get(text, ()):
-                if bits[token >> 5] >> np.uint32(token & 31) & 1:
-                    yield token
+        texts = {rest[:size] for rest in here.rests(keys) for size in range(1, len(rest) + 1)}
+        yield from _allowed(mask, texts, quotes.ids)
     if not here.stack:
         yield from _ids(mask & quotes.quoted_commas & quotes.two)
+        return
+    there = frozenset().union(*filter(None, here.stack))
+    if len(there) + quotes.most < few:  # there are keys enough: one must begin as another does
+        yield from _ids(mask & quotes.quoted_commas & quotes.two & quotes.opening)
+        begun = {key[:size] for key in there for size in range(1, len(key) + 1)}
+        yield from _allowed(mask, begun, quotes.openings)
     elif not here.quoted and here.wants_key and keys:
         yield from _ids(mask)
     else:
         yield from _ids(mask & (quotes.quoted_commas if here.quoted else quotes.commas))
 
 
-def is_key_left(steps: Steps, place: Place, tables: Tables, quotes: Quotes) -> bool:
+def _allowed(mask: Bits, texts: set[bytes], tokens: dict[bytes, list[int]]) -> Iterator[int]:
+    bits = mask.view(np.uint32)
+    for text in texts:
+        for token in tokens.get(text, ()):
+            if bits[token >> 5] >> np.uint32(token & 31) & 1:
+                yield token
+
+
+def is_key_left(steps: Steps, place: Place, tables: Tables, quotes: Quotes, few: int) -> bool:
     """Whether a key follows that the object has not. `steps` stand at `place`, and may be moved."""
     seen: set[tuple[bytes | None, bool]] = set()
     todo = [(steps, place)]
@@ -93,7 +73,7 @@ def is_key_left(steps: Steps, place: Place, tables: Tables, quotes: Quotes) -> b
             if token is None:
                 return True
             there = at.after(tables.bytes[token])
-            if there is not None and not needs_a_key(there):
+            if there is not None and not needs_a_key(there, few):
                 return True
             if there is not None:
                 ahead.append((token, there))

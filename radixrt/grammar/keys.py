@@ -121,6 +121,18 @@ class Quotes:
         commas[: tables.width] = [b"," in text for text in tables.bytes]
         self.commas = pack(commas)
         self.quoted_commas = pack(commas & (counts >= 1))
+        self.openings: dict[bytes, list[int]] = {}
+        """Of each text, the tokens that end with a quotation mark and it: the beginning of a key perhaps."""
+        opening = np.zeros(words(tables.width) * 32, dtype=np.uint8)
+        for text, token in found:
+            behind = text[text.rindex(b'"') + 1 :]
+            if behind:
+                self.openings.setdefault(behind, []).append(token)
+                opening[token] = 1
+        self.opening = pack(opening)
+        """All of those tokens."""
+        self.most = max((text.count(b'"') for text in self.texts), default=0)
+        """Quotation marks in one token."""
         self.ids: dict[bytes, list[int]] = {}
         """Of each text, the tokens that write it."""
         for token, text in enumerate(tables.bytes):
@@ -145,7 +157,7 @@ class UniqueKeys:
         quotes: Quotes,
         places: list[Reader] | None = None,
         *,
-        few: bool = False,
+        few: int | None = None,
         controls: Mapping[int, bytes] | None = None,
     ) -> None:
         """
@@ -154,7 +166,7 @@ class UniqueKeys:
             tables: of the vocabulary.
             quotes: of the same.
             places: where the text begins; else JSON does there.
-            few: there may be objects of few possible keys.
+            few: `few_keys.few_keys` of the schemas.
             controls: texts of the control tokens that may come.
         """
         self._inner = inner
@@ -183,9 +195,9 @@ class UniqueKeys:
         for token in ids_of(mask & suspects):
             if reader.after(self._tables.bytes[token]) is None:
                 clear(mask, (token,))
-        if self._few:
+        if self._few is not None:
             going_on: set[tuple[object, ...]] = set()
-            for token in list(fresh.leading_to_keys(mask, here, self._quotes)):
+            for token in list(fresh.leading_to_keys(mask, here, self._quotes, self._few)):
                 there = reader.after(self._tables.bytes[token])
                 state = () if there is None else (there.json.stack, there.json.wants_key, there.json.key)
                 if state in going_on:
@@ -197,7 +209,7 @@ class UniqueKeys:
 
     def accept(self, token: int) -> bool:
         there = self._places[-1].after(self._controls.get(token) or self._tables.bytes[token])
-        if there is None or (self._few and not self._goes_on(token, there.json)):
+        if there is None or not self._goes_on(token, there.json):
             return False
         if not self._inner.accept(token):
             return False
@@ -206,10 +218,10 @@ class UniqueKeys:
 
     def _goes_on(self, token: int, there: Place) -> bool:
         """Whether some key is left behind a token, where one must come."""
-        if not fresh.needs_a_key(there):
+        if self._few is None or not fresh.needs_a_key(there, self._few):
             return True
         twin = self._inner.copy()
-        return not twin.accept(token) or fresh.is_key_left(twin, there, self._tables, self._quotes)
+        return not twin.accept(token) or fresh.is_key_left(twin, there, self._tables, self._quotes, self._few)
 
     def accepting(self) -> bool:
         return self._inner.accepting()

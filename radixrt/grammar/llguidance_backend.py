@@ -15,7 +15,7 @@ import numpy as np
 
 from radixrt.errors import ConstraintError, ModelError
 from radixrt.grammar.cfg import check_lark, gbnf_to_lark, is_gbnf
-from radixrt.grammar.fresh import has_few_keys
+from radixrt.grammar.few_keys import few_keys
 from radixrt.grammar.gate import Gated, check_schema, locate
 from radixrt.grammar.keys import Quotes, Reader, UniqueKeys, may_repeat
 from radixrt.grammar.keywords import NOT_ENFORCED
@@ -92,7 +92,7 @@ def prepare(constraint: Constraint, limits: Limits, controls: Mapping[str, int] 
     except ValueError as error:
         raise ConstraintError("the schema cannot be read", param=kind) from error
     document = msgspec.json.decode(gated.source)
-    return Source(_unforced(made), added=gated.added, unique_keys=may_repeat(document), few_keys=has_few_keys(document))
+    return Source(_unforced(made), added=gated.added, unique_keys=may_repeat(document), few_keys=few_keys(document))
 
 
 def json_options(constraint: Constraint) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def structural_source(
     names = [f"tag_{i}" for i in range(len(tag.all_tags))]
     grammars: list[Any] = [{"name": "start", "lark_grammar": f"{_NO_FORCING}\n{lark(tag, names, controls)}"}]
     added: list[str] = []
-    unique = few = False
+    unique, few = False, list[int]()
     for name, one in zip(names, tag.all_tags, strict=True):
         try:
             gated = check_schema(one.schema, limits)
@@ -328,9 +328,10 @@ def structural_source(
         grammars.append({**msgspec.json.decode(made)["grammars"][0], "name": name})
         added += gated.added
         document = msgspec.json.decode(gated.source)
-        unique, few = unique or may_repeat(document), few or has_few_keys(document)
+        unique = unique or may_repeat(document)
+        few += [] if (least := few_keys(document)) is None else [least]
     text = msgspec.json.encode({"grammars": grammars}).decode()
-    return Source(text, added=tuple(added), unique_keys=unique, few_keys=few)
+    return Source(text, added=tuple(added), unique_keys=unique, few_keys=min(few, default=None))
 
 
 _NUMBER_GOES_ON = ("", *"0123456789.eE+-")

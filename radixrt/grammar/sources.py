@@ -25,8 +25,8 @@ class Source(msgspec.Struct, frozen=True):
     """JSON pointers to keywords that were left out (lax)."""
     unique_keys: bool = False
     """The back end would let a key come twice (`keys.py`)."""
-    few_keys: bool = False
-    """There may be objects of few possible keys (`fresh.py`)."""
+    few_keys: int | None = None
+    """Keys that an object must have before patterns may leave it no other (`few_keys.py`); None: that cannot happen."""
     passed: tuple[str, ...] = ()
     """Of each back end that was asked before and refused: `name: why`."""
 

@@ -18,7 +18,6 @@ from radixrt.checkpoint import Vocabulary
 from radixrt.errors import ConstraintError
 from radixrt.grammar import Grammar, TokenRefused
 from radixrt.grammar.backends import Backends
-from radixrt.grammar.fresh import goes_on_for_ever, has_few_keys
 from radixrt.params import Constraint
 
 OPEN: list[Any] = [
@@ -277,20 +276,3 @@ def test_every_tag_has_keys_of_its_own(compiler: Backends, vocabulary: Vocabular
     )
     want = {f"{name}{text}!" for name in "xy" for text in objects({"a", "b"}, 0)} | {""}
     assert everything(grammar, vocabulary, vocab_size) == want
-
-
-@pytest.mark.parametrize(
-    ("pattern", "endless"),
-    [
-        *((p, True) for p in ("^x-", "a", "", "^[a-z]+$", "^[a-zA-Z_][\\w.-]*$", "^.*$", "^a{2,}$", "^\\d+\\.x*$")),
-        *(
-            (p, False)
-            for p in ("^a$", "^[ab]$", "^a+b$", "^a{1,3}$", "a$|^b+", "^(a|b+)$", "^a+(b)$", "^a?$", "^(?:a*)$")
-        ),
-    ],
-)
-def test_patterns_that_never_run_out(pattern: str, endless: bool) -> None:
-    """Only those whose words can all go on: the others are followed key by key."""
-    assert goes_on_for_ever(pattern) is endless
-    assert has_few_keys({"patternProperties": {pattern: {}}, "additionalProperties": False}) is not endless
-    assert not has_few_keys({"patternProperties": {pattern: {}}})
