@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radixrt import messages
+from radixrt.called import CallText
 from radixrt.checkpoint import read_gguf
 from radixrt.checkpoint.safetensors_file import read_safetensors_header
 from radixrt.errors import InvalidRequest, ModelError
@@ -39,6 +40,7 @@ ROOM = 4 << 20
 st.register_type_strategy(np.ndarray, st.lists(st.integers(0, 2**31 - 1), max_size=3).map(lambda x: np.array(x, "<i4")))
 st.register_type_strategy(SamplingParams, st.just(SamplingParams(max_tokens=3, stop=("x",))))
 st.register_type_strategy(Constraint, st.just(Constraint(kind="regex", value="a")))
+st.register_type_strategy(CallText, st.just(CallText(dialect="hermes", names=["f"])))
 
 
 @functools.cache
@@ -56,7 +58,7 @@ def value(hint: Any) -> st.SearchStrategy[Any]:
         )
     if hint is np.ndarray or origin is np.ndarray:
         return st.from_type(np.ndarray)
-    if hint in (SamplingParams, Constraint):
+    if hint in (SamplingParams, Constraint, CallText):  # they refuse values that make no sense when they are made
         return st.from_type(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return st.deferred(lambda: message(hint))
