@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LONG_FILES = (
-    "test_chaos.py", "test_live_ops.py", "test_exactness.py", "test_live_bombs.py", "test_cli_serve.py", "test_life.py",
+    "test_live_ops.py", "test_exactness.py", "test_live_bombs.py", "test_cli_serve.py", "test_life.py",
     "test_live_chat.py", "test_live_text.py", "test_live_tools.py", "test_openapi.py", "test_json.py",
     "test_rewrite.py", "test_histories.py", "test_giving_way.py", "test_live_compiled.py", "test_live_lang.py",
     "test_reports.py",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import msgspec
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from radixrt.cli import app, grammar_options
 from radixrt.cli.options import EngineOptions, with_engine_options
@@ -28,13 +28,14 @@ def test_every_limit_has_a_flag(command: str) -> None:
 
 def test_limits_reach_the_config() -> None:
     seen: list[dict[str, Any]] = []
+    own = typer.Typer()
 
+    @own.command()
+    @with_engine_options
     def command(*, engine_options: EngineOptions) -> None:
         seen.append(engine_options)
 
-    spread = with_engine_options(command)
-    defaults = {p.name: p.default for p in inspect.signature(spread).parameters.values()}
-    spread(**defaults)
-    spread(**defaults | {"grammar_max_depth": 7, "grammar_max_row_s": 0.5})
+    for words in ([], ["--grammar-max-depth", "7", "--grammar-max-row-s", "0.5"]):
+        assert CliRunner().invoke(own, words).exit_code == 0
     assert "grammar" not in seen[0]
     assert EngineConfig(model="m", **seen[1]).grammar == Limits(max_depth=7, max_row_s=0.5)

@@ -92,6 +92,7 @@ def test_ranks_load_what_one_saved_and_what_they_saved_themselves(tiny_path, fil
         assert [value for _, value, _ in facts(first)] == pytest.approx([v for _, v, _ in filled[1]], abs=1e-4)
         other = [token + 1 for token in PROMPT]
         said = ask(engine, other)
+        engine.save()
         ask(engine)
         again = ask(engine, other)
         assert again.usage.restored_tokens > 0 and again.usage.cached_tokens == WHOLE
