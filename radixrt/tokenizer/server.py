@@ -25,7 +25,6 @@ from radixrt.messages import (
     Enqueue,
     EnqueueSelect,
     Failed,
-    FlushAnswer,
     FromClient,
     FromScheduler,
     Hello,
@@ -37,14 +36,11 @@ from radixrt.messages import (
     Query,
     Ready,
     Rejected,
-    SaveAnswer,
     SchedulerAnswer,
-    SchedulerQuery,
     Select,
     Selected,
     SelectScores,
     StartupFailed,
-    StatsAnswer,
     StopRow,
     Submit,
     ToClient,
@@ -52,11 +48,9 @@ from radixrt.messages import (
     TokenDelta,
     Tokenize,
     ToScheduler,
-    TreeAnswer,
-    UnpinAnswer,
 )
 from radixrt.results import Delta
-from radixrt.tokenizer.cache_text import cache_view, with_text
+from radixrt.tokenizer.cache_text import with_text
 from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.detokenize import adds_space
 from radixrt.tokenizer.embedding import embeddings_alone, to_embed
@@ -65,6 +59,7 @@ from radixrt.tokenizer.logprobs import token_logprob
 from radixrt.tokenizer.options import SelectRequest, prepare
 from radixrt.tokenizer.program import Program
 from radixrt.tokenizer.programs import ProgramTable
+from radixrt.tokenizer.queries import QueryTable, answer_of
 from radixrt.tokenizer.requests import Open, Request, RequestTable
 from radixrt.tokenizer.sample import Sample
 
@@ -103,7 +98,7 @@ class TokenizerServer:
         self._adds_space = adds_space(vocabulary)
         self._requests = RequestTable()
         self._programs = ProgramTable(vocabulary, self._encoder, self._requests, self._send, send_scheduler, model_name)
-        self._queries: dict[int, tuple[bytes, int]] = {}
+        self._queries = QueryTable(model_name)
         self._listeners: set[bytes] = set()
         self._state: Loading | Ready | StartupFailed = Loading(stage="starting", fraction=0.0)
 
@@ -157,11 +152,8 @@ class TokenizerServer:
             self._send(peer, Detokenized(request_id=message.request_id, text=text))
         else:
             number = self._requests.next_id()
-            self._queries[number] = (peer, message.request_id)
-            namespace = Namespace(model=self._model_name, tenant=message.tenant, salt=message.cache_salt)
-            query = SchedulerQuery(query_id=number, what=message.what, namespace=namespace, pin_id=message.pin_id)
-            if not self._send_scheduler(query):
-                del self._queries[number]
+            if not self._send_scheduler(self._queries.ask(number, peer, message)):
+                self._queries.pop(number)
                 raise _busy()
 
     def _submit(self, peer: bytes, message: Submit) -> None:
@@ -318,26 +310,11 @@ class TokenizerServer:
             self._send(request.peer, answer)
 
     def _query_answer(self, answer: SchedulerAnswer) -> None:
-        peer, client_id = self._queries.pop(answer.query_id, (b"", 0))
+        peer, client_id = self._queries.pop(answer.query_id)
         if not peer:
             return
         with self._answering(peer, client_id):
-            self._send(peer, self._answer_of(client_id, answer))
-
-    def _answer_of(
-        self, client_id: int, answer: SchedulerAnswer
-    ) -> StatsAnswer | TreeAnswer | UnpinAnswer | FlushAnswer | SaveAnswer:  # fmt: skip
-        if answer.error is not None:
-            raise RadixrtError.from_info(answer.error)
-        if answer.stats is not None:
-            return StatsAnswer(request_id=client_id, stats=answer.stats)
-        if answer.tree is not None:
-            return TreeAnswer(request_id=client_id, view=cache_view(answer.tree, self._vocabulary))
-        if answer.pin is not None:
-            return UnpinAnswer(request_id=client_id, pin=answer.pin)
-        if answer.tier_tokens is not None:
-            return SaveAnswer(request_id=client_id, tier_tokens=answer.tier_tokens)
-        return FlushAnswer(request_id=client_id, freed_tokens=answer.freed_tokens or 0)
+            self._send(peer, answer_of(client_id, answer, self._vocabulary))
 
     def _new_state(self, state: Loading | Ready | StartupFailed) -> None:
         if isinstance(state, Ready):
@@ -401,8 +378,7 @@ class TokenizerServer:
             return
         log.info("a client is gone")
         self._listeners.discard(peer)
-        for number in [n for n, (owner, _) in self._queries.items() if owner == peer]:
-            del self._queries[number]
+        self._queries.drop(peer)
         for request in self._requests.of_peer(peer):
             self._cancel(request)
         self._programs.drop(peer)
