@@ -46,6 +46,10 @@ class Device(Protocol):
         """A copy of `staged`, made beside what is under way; what is given to `run` from now on finds it done."""
         ...
 
+    def bring(self, staged: torch.Tensor) -> torch.Tensor:
+        """A copy of `staged`, made beside the steps, none of which waits for it: the caller does, in any thread."""
+        ...
+
     def download(self, make: Callable[[], torch.Tensor], size: int) -> tuple[torch.Tensor, Event]:
         """What `make` gives when its turn comes, as `run` has it, copied to the host beside the work that comes later:
         (uint8[size], valid behind the event)."""
@@ -83,8 +87,9 @@ class CudaDevice:
         torch.cuda.set_device(device)
         self._steps = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        # Apart from uploads, which steps wait for: a tier's copies are long.
+        # Apart from uploads, which steps wait for: a tier's copies are long, each way has its own engine.
         self._downloads = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._arrivals = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Weights were loaded in the default stream; from now on this thread works, and allocates, in the steps' own.
         torch.cuda.synchronize(device)
         torch.cuda.set_stream(self._steps)
@@ -102,6 +107,13 @@ class CudaDevice:
             copy = staged.to(self.device, non_blocking=True)
         copy.record_stream(self._steps)
         self._steps.wait_stream(self._copies)
+        return copy
+
+    def bring(self, staged: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.device(self.device), torch.cuda.stream(self._arrivals):
+            copy = staged.to(self.device, non_blocking=True)
+        _CudaEvent(self._arrivals).wait()
+        copy.record_stream(self._steps)
         return copy
 
     def download(self, make: Callable[[], torch.Tensor], size: int) -> tuple[torch.Tensor, Event]:

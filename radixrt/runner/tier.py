@@ -2,7 +2,7 @@
 
 The pool is only ever touched by the thread that runs the steps, in the order of the plans: chunks to be saved are
 gathered when their turn comes, so that a later plan may write the slots, and handed to the thread; chunks to be loaded
-are read by the thread and scattered a group at a time between two steps.
+are read by the thread, brought to where the pool is, and scattered a group at a time between two steps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 GROUP = 32
 """Chunks that are copied into the pool between two steps; more would be felt by the rows that decode."""
+MOST_BROUGHT = 2
+"""Groups that lie beside the pool at a time, waiting for their turn: on a GPU that is memory which others need."""
 MOST_STAGED = 256 << 20
 """Bytes that wait to be stored; what comes on top is refused, since no step may wait for a disk."""
 QUIET_S = 60.0
@@ -45,6 +47,10 @@ class _Order:
     ready: Callable[[], None] | None = None
     refused: int = 0
     loaded: list[bytearray] = field(default_factory=list)
+    brought: deque[Any] = field(default_factory=deque)
+    """Groups of what was loaded, as `Mover.bring` gave them."""
+    wanted: int = 0
+    """How many chunks are to be copied: all that were loaded, unless bringing them failed."""
     copied: int = 0
     stored: list[bytes] = field(default_factory=list)
     dropped: list[bytes] = field(default_factory=list)
@@ -59,8 +65,12 @@ class Mover(Protocol):
         read, if anything."""
         ...
 
-    def into(self, slots: np.ndarray, chunks: list[bytearray]) -> None:
-        """Chunks, as `out` gave them, into slots int32[n, C]."""
+    def bring(self, chunks: list[bytearray]) -> Any:
+        """Chunks, as `out` gave them, to where the pool is, beside the steps; any thread may call it, and waits."""
+        ...
+
+    def into(self, slots: np.ndarray, brought: Any) -> None:
+        """What `bring` gave into slots int32[n, C]."""
         ...
 
 
@@ -73,8 +83,11 @@ class HostMover:
     def out(self, slots: np.ndarray) -> tuple[np.ndarray, Callable[[], None] | None]:
         return copy_out(self._kv, slots), None
 
-    def into(self, slots: np.ndarray, chunks: list[bytearray]) -> None:
-        copy_in(self._kv, slots, chunks)
+    def bring(self, chunks: list[bytearray]) -> list[bytearray]:
+        return chunks
+
+    def into(self, slots: np.ndarray, brought: list[bytearray]) -> None:
+        copy_in(self._kv, slots, brought)
 
 
 class TierWorker:
@@ -91,6 +104,7 @@ class TierWorker:
         self._others: deque[_Order] = deque()
         self._work = threading.Condition()
         self._finished: deque[_Order] = deque()
+        self._room = threading.Semaphore(MOST_BROUGHT)
         self._logged_at = float("-inf")
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Readable when `advance` has something to do."""
@@ -132,19 +146,22 @@ class TierWorker:
         with contextlib.suppress(BlockingIOError):  # it may have been read when an order before this one was seen
             os.eventfd_read(self.wake)
         order = self._finished[0]
-        chunks = order.loaded[order.copied : order.copied + GROUP]
-        if chunks:
-            self._mover.into(order.work.load_slots[order.copied : order.copied + len(chunks)], chunks)
-            order.copied += len(chunks)
-        if order.copied < len(order.loaded):
-            return True
+        moved = bool(order.brought)
+        if moved:
+            group = order.brought.popleft()
+            count = min(GROUP, len(order.loaded) - order.copied)
+            self._mover.into(order.work.load_slots[order.copied : order.copied + count], group)
+            self._room.release()
+            order.copied += count
+        if order.copied < order.wanted:
+            return moved
         self._finished.popleft()
         if order.staged is not None:
             self._staged -= order.staged.nbytes
         send(
             TierDone(
                 number=order.work.number,
-                loaded=len(order.loaded),
+                loaded=order.copied,
                 load_s=monotonic() - order.began,
                 stored=_key_array(order.stored),
                 dropped=_key_array(order.dropped),
@@ -168,8 +185,24 @@ class TierWorker:
             except Exception:  # whatever it is, no request may wait for an answer for ever
                 log.exception("an order to the tier failed")
                 order.errors += 1
+            order.wanted = len(order.loaded)
             self._finished.append(order)
             os.eventfd_write(self.wake, 1)
+            self._bring(order)
+
+    def _bring(self, order: _Order) -> None:
+        for begin in range(0, len(order.loaded), GROUP):
+            self._room.acquire()
+            try:
+                order.brought.append(self._mover.bring(order.loaded[begin : begin + GROUP]))
+            except Exception:  # on a GPU there may be no memory for it
+                log.exception("chunks of a tier cannot be brought to the pool")
+                self._room.release()
+                order.errors += 1
+                order.wanted = begin
+            os.eventfd_write(self.wake, 1)
+            if order.wanted <= begin:
+                return
 
     def _do(self, order: _Order) -> None:
         tier, work = self._tier, order.work

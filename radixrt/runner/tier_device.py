@@ -41,16 +41,20 @@ class DeviceMover:
         host, event = self._device.download(gathered, size)
         return host.numpy().reshape(count, -1), event.wait
 
-    def into(self, slots: np.ndarray, chunks: list[bytearray]) -> None:
+    def bring(self, chunks: list[bytearray]) -> torch.Tensor:
+        """uint8[bytes of all chunks] on the device, copied beside the steps."""
+        staged = self._device.host(sum(map(len, chunks)))
+        staged.numpy()[:] = np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks])
+        return self._device.bring(staged)
+
+    def into(self, slots: np.ndarray, brought: torch.Tensor) -> None:
         """Put chunks into slots int32[n, C], before all steps that come later."""
         layers, two, heads, _, width = self._kv.shape
         count, length = slots.shape
-        staged = self._device.host(sum(map(len, chunks)))
-        staged.numpy()[:] = np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks])
-        index, data = self._index(slots), self._device.upload(staged)
+        index = self._index(slots)
 
         def scattered() -> None:
-            parts = data.view(self._kv.dtype).view(count, layers, two, heads, length, width)
+            parts = brought.view(self._kv.dtype).view(count, layers, two, heads, length, width)
             flat = parts.permute(1, 2, 3, 0, 4, 5).reshape(layers, two, heads, count * length, width)
             self._scatter(flat, index, self._kv)
 

@@ -74,10 +74,12 @@ class RankedMover:
         whole = self._chunks.collect(self._chunks.lines(self._kv, slots))
         return whole.cpu().numpy().reshape(len(slots), -1), None
 
-    def into(self, slots: np.ndarray, chunks: list[bytearray]) -> None:
+    def bring(self, chunks: list[bytearray]) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks]))
+
+    def into(self, slots: np.ndarray, brought: torch.Tensor) -> None:
         self._tell(Restore(slots=slots))
-        flat = torch.from_numpy(np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks]))
-        lines = flat.view(len(slots) * self._kv.shape[0] * 2, -1).to(self._kv.device)
+        lines = brought.view(len(slots) * self._kv.shape[0] * 2, -1).to(self._kv.device)
         self._chunks.put(self._kv, slots, self._chunks.spread(lines, slots, self._kv))
 
 

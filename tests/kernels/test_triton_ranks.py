@@ -104,7 +104,7 @@ def test_ranks_record_and_replay_together(tmp_path: Path, monkeypatch: pytest.Mo
         found = in_flight(stepper, plans, {})
         mover = RankedMover(own, RankChunks(config, group), messages.put)
         saved, _ = mover.out(slots)
-        mover.into(chunk, [bytearray(line) for line in saved])
+        mover.into(chunk, mover.bring([bytearray(line) for line in saved]))
         again, _ = mover.out(chunk)
         messages.put(None)
         return found, device.recorded, device.replayed, saved, again

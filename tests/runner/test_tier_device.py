@@ -32,7 +32,8 @@ def test_chunks_arrive_before_the_steps_that_come_later() -> None:
     kv, device = pool(), LateDevice()
     chunks = [bytearray(line) for line in copy_out(kv, SLOTS)]
     target, plain = torch.zeros_like(kv), torch.zeros_like(kv)
-    DeviceMover(device, target, gather_kv, scatter_kv).into(SLOTS, chunks)
+    mover = DeviceMover(device, target, gather_kv, scatter_kv)
+    mover.into(SLOTS, mover.bring(chunks))
     seen: list[torch.Tensor] = []
     device.run(lambda: seen.append(target.clone()))
     copy_in(plain, SLOTS, chunks)
