@@ -212,11 +212,8 @@ class Decoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        fits = self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
-        if self.narrow is not None and fits:
-            cos, sin = self.rotary.tables(positions, torch.float32)
-            self.compiled_last = True
-            return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout)
+        if self._fits(tokens, layout):
+            return self._compiled(tokens, positions, slots, kv, layout, None)
         self.compiled_last = False
         ops, eps = self.kernels, self.config.rms_norm_eps
         cos, sin = self.rotary.tables(positions, self.dtype)
@@ -233,6 +230,41 @@ class Decoder:
             x = layer.mlp(x)
             x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
         return x
+
+    def forward_of(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+        wanted: torch.Tensor,
+    ) -> torch.Tensor:
+        """`forward`, of which only the hidden states of the tokens `wanted` (int64[K], rising) are read: [K, hidden].
+
+        The compiled path spares the others what is behind the last layer's attention.
+        """
+        if self._fits(tokens, layout):
+            return self._compiled(tokens, positions, slots, kv, layout, wanted)
+        return self.forward(tokens, positions, slots, kv, layout)[wanted]
+
+    def _fits(self, tokens: torch.Tensor, layout: AttentionLayout) -> bool:
+        return self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
+
+    def _compiled(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+        wanted: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if self.narrow is None:
+            raise RuntimeError("there is no compiled path here")
+        cos, sin = self.rotary.tables(positions, torch.float32)
+        self.compiled_last = True
+        return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.logits`."""

@@ -53,6 +53,21 @@ class Chooser(Protocol):
     ) -> torch.Tensor: ...
 
 
+@runtime_checkable
+class Sparing(Protocol):
+    """A model that does less where few hidden states are read (`radixrt.models.blocks.Decoder` says how)."""
+
+    def forward_of(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        kv: torch.Tensor,
+        layout: AttentionLayout,
+        wanted: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+
 class Stepper:
     """The model, its KV pool and the open rows; `run` takes them one step further."""
 
@@ -70,6 +85,7 @@ class Stepper:
         the first `vocabulary` ids."""
         self._model = model
         self._chooser = model if isinstance(model, Chooser) else None
+        self._sparing = model if isinstance(model, Sparing) else None
         self._draft = draft
         self._kv = kv
         self._vocabulary = min(vocabulary, vocab_size)
@@ -114,7 +130,8 @@ class Stepper:
         layout = lay_out(plan, self.rows, self.limits)
         attention = AttentionLayout.from_plan(plan, self._model.device)
         self.parts.lap("plan")
-        hidden = self._forward(plan, layout, attention)
+        lines_alone = not plan.scores and plan.pool is None  # then nothing else of the hidden states is read
+        hidden = self._forward(plan, layout, attention, layout.at if lines_alone else None)
         spent = getattr(self._model, "spent", None)
         self.parts.lap("embed" if spent else "layers", spent)
         scores = logprobs.scores(self._model.logits, hidden, [wanted(layout, spec) for spec in plan.scores])
@@ -127,7 +144,7 @@ class Stepper:
 
         rows = layout.rows[layout.sampled]
         positions = plan.positions[layout.at].astype(np.int64) + 1
-        lines = hidden[torch.from_numpy(layout.at).to(hidden.device)]
+        lines = hidden if len(hidden) < len(plan.tokens) else hidden[torch.from_numpy(layout.at).to(hidden.device)]
         if self._chooser is not None and self._chooser.chooses(len(rows)) and self.rows.plain(rows):
             return self._run_plain(self._chooser, plan, layout, attention, lines, scores, masks, started)
 
@@ -232,8 +249,11 @@ class Stepper:
         asks = asks_of(plan, layout, attention, tokens)
         return self._draft.propose(asks, self.rows) if asks else None
 
-    def _forward(self, plan: StepPlan, layout: Layout, attention: AttentionLayout) -> torch.Tensor:
-        """[T, hidden]: what the model makes of the step's new tokens."""
+    def _forward(
+        self, plan: StepPlan, layout: Layout, attention: AttentionLayout, read: np.ndarray | None
+    ) -> torch.Tensor:
+        """[T, hidden]: what the model makes of the step's new tokens; [K, hidden] of those in `read` alone, where K < T
+        and the model knows how to spare the others."""
         device = self._model.device
         tokens = torch.from_numpy(plan.tokens.astype(np.int64)).to(device)
         if layout.filled.size:
@@ -241,13 +261,12 @@ class Stepper:
             tokens[torch.from_numpy(layout.filled).to(device)] = last.clamp(min=0)  # a lost row runs on token 0
         if self._draft is not None:
             self._draft.written(plan.slots, tokens.cpu().numpy())
-        return self._model.forward(
-            tokens,
-            torch.from_numpy(plan.positions.astype(np.int64)).to(device),
-            torch.from_numpy(plan.slots.astype(np.int64)).to(device),
-            self._kv,
-            attention,
-        )
+        positions = torch.from_numpy(plan.positions.astype(np.int64)).to(device)
+        slots = torch.from_numpy(plan.slots.astype(np.int64)).to(device)
+        if self._sparing is not None and read is not None and len(read) < len(tokens) and (np.diff(read) > 0).all():
+            wanted = torch.from_numpy(read.astype(np.int64)).to(device)
+            return self._sparing.forward_of(tokens, positions, slots, self._kv, attention, wanted)
+        return self._model.forward(tokens, positions, slots, self._kv, attention)
 
     def _own_logprobs(
         self, logits: torch.Tensor, wants: np.ndarray, most: int

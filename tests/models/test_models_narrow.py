@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from radixrt.checkpoint import open_checkpoint
 from radixrt.config import Weights
 from radixrt.errors import ModelError
+from radixrt.kernels import AttentionLayout
 from radixrt.kernels.cpu import native
 from radixrt.kernels.cpu.native.packed import quantize
 from radixrt.models import load_model
@@ -118,3 +120,34 @@ def test_groups_are_exactly_the_files(kind: Type, tmp_path: Path) -> None:
         source.read(name, part, 3)
         assert torch.equal(part, dense[3 : rows - 5])
     source.close()
+
+
+@pytest.mark.parametrize(("weights", "count"), [("bf16", 16), ("int4", 151)])
+@pytest.mark.parametrize("wanted", [[], [0], [2, 7, 15], [-1]], ids=str)
+def test_of_some_tokens_alone_the_same_bits(wanted: list[int], weights: Weights, count: int, tmp_path: Path) -> None:
+    """What is left out behind the last layer's attention changes neither the others' hidden states nor any key."""
+    model = load(save(tiny("llama, tied", **GROUPED), tmp_path), weights)
+    assert model.narrow is not None and model.narrow.most_tokens >= count
+    tokens, places = torch.tensor(random_tokens(count)), torch.arange(count)
+    wanted = [token % count for token in wanted]
+    layout = AttentionLayout(
+        new_lens=np.array([len(tokens)]),
+        slots=places.numpy(),
+        positions=places.numpy(),
+        private_lens=np.zeros(1, dtype=np.int32),
+        private_slots=np.zeros(0, dtype=np.int32),
+        spans=np.zeros((0, 4), dtype=np.int32),
+        span_slots=np.zeros(0, dtype=np.int32),
+    )
+    pools = [Pool(model, len(tokens)).kv for _ in range(2)]
+    with torch.inference_mode():
+        whole = model.forward(tokens, places, places, pools[0], layout)
+        some = model.forward_of(tokens, places, places, pools[1], layout, torch.tensor(wanted, dtype=torch.int64))
+        assert torch.equal(some, whole[wanted]) and torch.equal(*pools)
+        for refused in ([3, 3], [4, 2], [-1], [count]):
+            with pytest.raises(ValueError, match="rising"):
+                model.forward_of(tokens, places, places, pools[1], layout, torch.tensor(refused))
+        model.narrow = None
+        plain = model.forward(tokens, places, places, pools[0], layout)
+        some = model.forward_of(tokens, places, places, pools[1], layout, torch.tensor(wanted, dtype=torch.int64))
+        assert torch.equal(some, plain[wanted])

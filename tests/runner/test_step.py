@@ -478,3 +478,42 @@ def test_logits_are_left_out_where_nobody_needs_them(others: list[RowOpen], chos
     assert results[0].tokens.tolist() == results[1].tokens.tolist() and results[0].tokens[0] in (9, 12, 40)
     assert results[0].top_ids.shape == results[1].top_ids.shape
     assert results[0].logprobs.tolist() == results[1].logprobs.tolist()
+
+
+class Spares(FakeModel):
+    """A model that is told which hidden states are read, as the compiled path is; all others are lost."""
+
+    asked: list[int] | None = None
+
+    def forward_of(self, tokens, positions, slots, kv, layout, wanted) -> torch.Tensor:
+        self.asked = wanted.tolist()
+        return self.forward(tokens, positions, slots, kv, layout)[wanted]
+
+
+@pytest.mark.parametrize(
+    ("samples", "drafts", "scores", "asked"),
+    [
+        ([True, True], 0, [], [2, 4]),
+        ([True, False], 0, [], [2]),
+        ([False, False], 0, [], []),
+        ([True, True], 1, [], [2, 3, 4]),
+        ([True, True], 0, [ScoreSpec(row_index=0, first=0, targets=np.array([6], np.int32))], None),
+    ],
+    ids=["both sample", "one samples", "none samples", "guesses", "scores"],
+)
+def test_hidden_states_that_nobody_reads_are_not_asked_for(
+    samples: list[bool], drafts: int, scores: list[ScoreSpec], asked: list[int] | None
+) -> None:
+    """The same answers as with all of them."""
+    opens = [RowOpen(row=row, temperature=0.0) for row in (0, 1)]
+    entries = [
+        {"row": 0, "tokens": [5, 6, 7], "at": 0, "slots": [0, 1, 2], "sample": samples[0]},
+        {"row": 1, "tokens": [8, 9], "at": 0, "slots": [4, 5], "sample": samples[1], "drafts": drafts},
+    ]
+    models = Spares(V), FakeModel(V)
+    results = [make_stepper(each).run(plan(0, entries, opens=opens, scores=scores), no_masks) for each in models]
+    assert models[0].asked == asked
+    assert results[0].tokens.tolist() == results[1].tokens.tolist()
+    assert len(results[0].scores) == len(scores)
+    for ours, theirs in zip(results[0].scores, results[1].scores, strict=True):
+        assert np.array_equal(ours.logprobs, theirs.logprobs)

@@ -121,6 +121,8 @@ class Step(ctypes.Structure):
         ("slots", c_void_p),
         ("kv", c_void_p),
         ("pool", c_int64),
+        ("wanted", c_void_p),
+        ("wanted_count", c_int64),
         ("out", c_void_p),
         ("scratch", c_void_p),
         ("spent", c_void_p),

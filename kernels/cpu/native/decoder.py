@@ -91,13 +91,17 @@ class NarrowDecoder:
         slots: torch.Tensor,
         kv: torch.Tensor,
         layout: AttentionLayout,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """embedded [T, hidden]; cos, sin float32[T, 1, head_width] as `rope` takes them; slots int64[T]; kv [layers, 2,
-        kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, finally normed.
+        kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, finally normed;
+        with `wanted` int64[K], ascending, the [K, hidden] of these tokens alone, for which the last layer does less.
         """
         residual = embedded.to(torch.float32, copy=True)
         cos, sin, slots = cos.contiguous(), sin.contiguous(), slots.contiguous()
-        out = torch.empty(residual.shape, dtype=kv.dtype)
+        if wanted is not None:
+            wanted = _ascending(wanted, len(residual))
+        out = torch.empty((len(residual) if wanted is None else len(wanted), residual.shape[1]), dtype=kv.dtype)
         reads = step_reads(layout, self._window)
         step = Step(
             reads=reads.reads,
@@ -107,6 +111,8 @@ class NarrowDecoder:
             slots=slots.data_ptr(),
             kv=kv.data_ptr(),
             pool=kv.shape[3],
+            wanted=pointer(wanted),
+            wanted_count=-1 if wanted is None else len(wanted),
             out=out.data_ptr(),
             spent=ctypes.addressof(self._spent),
         )
@@ -128,3 +134,11 @@ class NarrowDecoder:
             return None
         self._norms.append(weight.to(torch.float32, copy=True))
         return pointer(self._norms[-1])
+
+
+def _ascending(wanted: torch.Tensor, tokens: int) -> torch.Tensor:
+    """`wanted`, contiguous; ValueError unless it is int64, rising, and within the step's tokens."""
+    rising = wanted.dtype == torch.int64 and wanted.dim() == 1 and bool((wanted[1:] > wanted[:-1]).all())
+    if not rising or (len(wanted) and not 0 <= int(wanted[0]) <= int(wanted[-1]) < tokens):
+        raise ValueError(f"wanted must be int64, rising, and below {tokens}")
+    return wanted.contiguous()

@@ -30,14 +30,16 @@ struct Step {
     const int64_t *slots;    // [tokens] where keys and values go
     void *kv;                // [layers, 2, kv_heads, pool, width]
     int64_t pool;
-    void *out;               // [tokens, hidden] of the pool's type
+    const int64_t *wanted;   // [wanted_count] ascending: the tokens whose hidden states anybody reads
+    int64_t wanted_count;    // -1: all
+    void *out;               // [wanted_count or tokens, hidden] of the pool's type
     void *scratch;
     double *spent;           // [3] or null: seconds of pointwise parts, of products, of attention, waits included
 };
 
 // Where the parts of a step keep what they make.
 struct Buffers {
-    float *attended, *added, *normed, *partial;
+    float *attended, *added, *normed, *partial;  // normed: a row for each thread
     void *q;
     Rows x, gated;
     Counter *counters;
@@ -60,7 +62,7 @@ struct Buffers {
         q = take(4 * tokens * heads * d.width);
         attended = floats(tokens * heads * d.width);
         added = floats(tokens * d.hidden);
-        normed = floats(tokens * widest);
+        normed = floats(threads * round_up(d.hidden, GROUP));
         partial = floats(cut.partial_floats(tokens, h));
         for (Rows *rows : {&x, &gated}) {
             const int64_t n = tokens * (rows == &x ? widest : d.inner);
@@ -74,12 +76,12 @@ struct Buffers {
     char *end;
 };
 
-// y [rows, outputs] of one tile for all rows.
-static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t rows, float *y) {
+// y [.., outputs] of one tile for rows from .. end.
+static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
     alignas(64) float part[ROWS][TILE];
     const int64_t first = tile * TILE, count = least(TILE, w.outputs - first);
-    for (int64_t row = 0; row < rows; row += ROWS) {
-        const int64_t some = least(ROWS, rows - row);
+    for (int64_t row = from; row < end; row += ROWS) {
+        const int64_t some = least(ROWS, end - row);
         products(w, tile, x, row, some, part);
         for (int64_t r = 0; r < some; r++)
             for (int64_t o = 0; o < count; o++)
@@ -87,13 +89,14 @@ static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int
     }
 }
 
-// Numbers first .. first + count of a row's silu(gate) * up, made ready for the product that follows (`bits` of that): a
-// pair of tiles (of gate and up each) at a time, for that is what a group needs, but for a single last one.
-static inline void gated_pair(const Linear &w, int64_t pair, const Rows &x, int64_t rows, int64_t bits, const Rows &gated) {
+// Numbers first .. first + count of silu(gate) * up for rows from .. end, made ready for the product that follows (`bits`
+// of that): a pair of tiles (of gate and up each) at a time, for that is what a group needs, but for a single last one.
+static inline void gated_pair(const Linear &w, int64_t pair, const Rows &x, int64_t from, int64_t end, int64_t bits,
+                              const Rows &gated) {
     alignas(64) float gate[ROWS][TILE], up[ROWS][TILE], inner[ROWS][2 * TILE];
     const int64_t n = w.outputs / 2, first = pair * 2 * TILE, count = least(2 * TILE, n - first);
-    for (int64_t row = 0; row < rows; row += ROWS) {
-        const int64_t some = least(ROWS, rows - row);
+    for (int64_t row = from; row < end; row += ROWS) {
+        const int64_t some = least(ROWS, end - row);
         for (int64_t at = 0; at < count; at += TILE) {
             const int64_t tile = (first + at) / TILE;
             products(w, tile, x, row, some, gate);
@@ -148,13 +151,32 @@ static void head_product(const Decoder &d, const LayerWeights &layer, const Step
     }
 }
 
-constexpr int64_t HEAD_ROWS = 64;  // tokens of a head that a thread takes at a time: there are few heads
+constexpr int64_t SOME_TOKENS = 64;  // tokens of a tile, or of a head, that a thread takes at a time: there are few of those
+static inline int64_t blocks_of(int64_t tokens) { return (tokens + SOME_TOKENS - 1) / SOME_TOKENS; }
+
+// Moves the wanted tokens to the front: what attention has made of them (`bits` of the next product) and the residual.
+static void keep_wanted(const Step &step, const Rows &x, int64_t inputs, int64_t bits, int64_t hidden) {
+    const int64_t groups = inputs / GROUP;
+    for (int64_t k = 0; k < step.wanted_count; k++) {
+        const int64_t from = step.wanted[k];
+        if (from == k) continue;
+        memcpy(step.residual + k * hidden, step.residual + from * hidden, hidden * sizeof(float));
+        if (bits == 16) {
+            memcpy(x.half + k * inputs, x.half + from * inputs, inputs * sizeof(bf16));
+            continue;
+        }
+        memcpy(x.bytes + k * inputs, x.bytes + from * inputs, inputs);
+        memcpy(x.scales + k * groups, x.scales + from * groups, groups * sizeof(float));
+        memcpy(x.sums + k * groups, x.sums + from * groups, groups * sizeof(float));
+    }
+}
 
 // What one thread does of the step; all threads of the team run it.
 template <class Pool>
 static void forward(const Decoder &d, const Step &step, const Cut &cut, const Buffers &b, const Team &team) {
     typedef typename Pool::E E;
-    const int64_t tokens = step.reads.tokens, heads = d.kv_heads * d.group, hidden = d.hidden;
+    int64_t tokens = step.reads.tokens;  // in the last layer, behind attention, those that are wanted
+    const int64_t heads = d.kv_heads * d.group, hidden = d.hidden;
     const int64_t attended = heads * d.width, half_layer = d.kv_heads * step.pool * d.width;
     enum { POINTWISE, PRODUCTS, ATTENTION };
     const bool timed = step.spent && team.thread == 0;
@@ -167,12 +189,24 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         last = now;
     };
     auto each_token = [&](auto work) {
-        for (int64_t t = team.thread; t < tokens; t += team.threads) work(t);
+        const int64_t end = tokens * (team.thread + 1) / team.threads;
+        for (int64_t t = tokens * team.thread / team.threads; t < end; t++) work(t);
         meet(POINTWISE);
+    };
+    float *const normed = b.normed + team.thread * round_up(hidden, GROUP);
+    // work(tile, first, end) for `count` tiles and all tokens; of many tokens a block at a time, so that nobody is waited
+    // for long.
+    auto share_tiles = [&](Counter *counters, int64_t count, int64_t chunk, auto work) {
+        const int64_t blocks = most(1, blocks_of(tokens));
+        share(team, counters, count * blocks, blocks > 1 ? 1 : chunk, [&](int64_t i) {
+            const int64_t first = i % blocks * SOME_TOKENS;
+            work(i / blocks, first, least(tokens, first + SOME_TOKENS));
+        });
     };
     // y of a product; `then` is the next one, whose beginning is asked of memory before the others are waited for.
     auto linear = [&](Counter *counters, const Linear &w, const Rows &x, float *y, const Linear *then) {
-        share(team, counters, tiles(w), chunk(w), [&](int64_t tile) { linear_tile(w, tile, x, tokens, y); });
+        share_tiles(counters, tiles(w), chunk(w),
+                    [&](int64_t tile, int64_t first, int64_t end) { linear_tile(w, tile, x, first, end, y); });
         if (then) ask_ahead(team, *then);
         meet(PRODUCTS);
     };
@@ -185,14 +219,12 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
 
         each_token([&](int64_t t) {
             add_norm_row(step.residual + t * hidden, l ? b.added + t * hidden : nullptr, layer.input_norm, d.eps, hidden,
-                         b.normed + t * hidden);
-            prepare(b.normed + t * hidden, hidden, layer.qkv.bits, b.x, t);
+                         normed);
+            prepare(normed, hidden, layer.qkv.bits, b.x, t);
         });
 
-        const int64_t blocks = (tokens + HEAD_ROWS - 1) / HEAD_ROWS;
-        share(team, counters, (heads + 2 * d.kv_heads) * blocks, 1, [&](int64_t i) {
-            const int64_t first = i % blocks * HEAD_ROWS;
-            head_product(d, layer, step, b.x, i / blocks, first, least(tokens, first + HEAD_ROWS), q, keys, values);
+        share_tiles(counters, heads + 2 * d.kv_heads, 1, [&](int64_t i, int64_t first, int64_t end) {
+            head_product(d, layer, step, b.x, i, first, end, q, keys, values);
         });
         meet(PRODUCTS);
 
@@ -216,16 +248,21 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         }
         if (!direct) each_token([&](int64_t t) { prepare(b.attended + t * attended, attended, bits, b.x, t); });
 
+        if (step.wanted_count >= 0 && l + 1 == d.layers_count) {
+            if (team.thread == 0) keep_wanted(step, b.x, attended, bits, hidden);
+            meet(POINTWISE);
+            tokens = step.wanted_count;
+        }
         linear(counters + 2 * team.threads, layer.output, b.x, b.added, &layer.gate_up);
         each_token([&](int64_t t) {
             add_norm_row(step.residual + t * hidden, b.added + t * hidden, layer.mlp_norm, d.eps, hidden,
-                         b.normed + t * hidden);
-            prepare(b.normed + t * hidden, hidden, layer.gate_up.bits, b.x, t);
+                         normed);
+            prepare(normed, hidden, layer.gate_up.bits, b.x, t);
         });
-        share(team, counters + 3 * team.threads, (d.inner + 2 * TILE - 1) / (2 * TILE),
-              most(1, chunk(layer.gate_up) / 4), [&](int64_t pair) {
-                  gated_pair(layer.gate_up, pair, b.x, tokens, layer.down.bits, b.gated);
-              });
+        share_tiles(counters + 3 * team.threads, (d.inner + 2 * TILE - 1) / (2 * TILE),
+                    most(1, chunk(layer.gate_up) / 4), [&](int64_t pair, int64_t first, int64_t end) {
+                        gated_pair(layer.gate_up, pair, b.x, first, end, layer.down.bits, b.gated);
+                    });
         ask_ahead(team, layer.down);
         meet(PRODUCTS);
         linear(counters + 4 * team.threads, layer.down, b.gated, b.added,

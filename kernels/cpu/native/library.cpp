@@ -107,7 +107,7 @@ EXPORT void radixrt_linear(const Linear *w, const void *x, int64_t half, int64_t
     {
         ready.fill(*w, x, half, rows);
         const Team team = {omp_get_thread_num(), omp_get_num_threads()};
-        share(team, ready.counters, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready.rows, rows, y); });
+        share(team, ready.counters, tiles(*w), chunk(*w), [&](int64_t i) { linear_tile(*w, i, ready.rows, 0, rows, y); });
     }
 }
 
