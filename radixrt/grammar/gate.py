@@ -135,7 +135,8 @@ class _Checker:
         for name, value in schema.items():
             self._keyword(node, name, value, (*path, name))
         for low, high, kind in kw.PAIRS:
-            if node.types == {kind} and schema.get(low, 0) > schema.get(high, math.inf):
+            # Elsewhere it may be a part that need not be there, or that nothing refers to.
+            if not path and node.types == {kind} and schema.get(low, 0) > schema.get(high, math.inf):
                 _refuse((*path, low), f"{low} is above {high}: nothing can satisfy it", UNSATISFIABLE)
 
     def _keyword(self, node: Node, name: str, value: Any, path: Path) -> None:
