@@ -152,7 +152,7 @@ class Negator:
             yield {"type": sorted(rest)}
         for kind, group in by_type.items():
             if kind == "boolean" and kind in types and len(set(group)) == 1:
-                yield {"const": not group[0]}
+                yield {"enum": [not group[0]]}  # draft 4 knows no const
             elif kind == "string" and kind in types:
                 yield {"type": "string", "pattern": all_but(group)}
             elif kind == "number" and numeric & types:

@@ -54,3 +54,13 @@ def test_where_it_must_be_there_nothing_is(part: dict[str, Any], compiler: Backe
             compiler.compile(Constraint(kind="json_schema", value=json.dumps(schema)))
         assert caught.value.code == "schema_unsatisfiable"
         assert (caught.value.param or "").startswith("/")
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-06", "draft-07"])
+def test_the_opposite_of_values_is_said_in_words_of_the_draft(
+    draft: str, compiler: Backends, vocabulary: Vocabulary
+) -> None:
+    schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "not": {"enum": [100, None, True]}}
+    grammar = compiler.compile(Constraint(kind="json_schema", value=json.dumps(schema)))
+    found = {json.dumps(one): verdict(grammar, vocabulary.encode, one, schema) for one in (None, True, False, 100, 3)}
+    assert found == {"null": "refused", "true": "refused", "false": "accepted", "100": "refused", "3": "accepted"}
