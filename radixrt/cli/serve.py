@@ -139,10 +139,10 @@ def serve(
     combinations.check(context, given, combinations.SERVE)
     from radixrt import Engine
     from radixrt.process import setup_logging
+    from radixrt.server.early import Early
     from radixrt.server.keys import keys_of
+    from radixrt.server.listening import Tls, bind, bind_unix, url_of
     from radixrt.server.restarts import Restarts
-    from radixrt.server.serve import Tls
-    from radixrt.server.serve import serve as serve_http
     from radixrt.server.tracing import over_http
     from radixrt.slices import ask_short_slice
 
@@ -151,22 +151,32 @@ def serve(
     setup_logging(engine_options["log_level"], "server", engine_options["log_format"])
     ask_short_slice()
     keys = keys_of(api_key or (), file=api_key_file, admin=admin_api_key)
+    tls = Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if ssl_certfile and ssl_keyfile else None
+    if tls is not None:
+        tls.check()
+    tracing = over_http(otlp_endpoint) if otlp_endpoint else None
     with Stages() as stages:
         banner = Banner(stages, uds, key_needed=bool(keys))
+        listener = bind(host, port) if uds is None else bind_unix(uds)
+        banner.bound(url_of(listener, "https" if tls else "http"))
+        # All that can be wrong at a glance has been looked at: the runner loads while we import the web framework.
+        engine = Early(lambda: Engine(model, **engine_options, on_progress=stages))
+        from radixrt.server.serve import serve as serve_http
+
         serve_http(
-            lambda: Engine(model, **engine_options, on_progress=stages),
+            engine,
             host=host,
             port=port,
             uds=uds,
-            tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if ssl_certfile and ssl_keyfile else None,
+            listener=listener,
+            tls=tls,
             keys=keys,
             allowed_hosts=allowed_host or (),
             cors_origins=cors_origin or (),
-            tracing=over_http(otlp_endpoint) if otlp_endpoint else None,
+            tracing=tracing,
             restarts=Restarts() if on_engine_death == "restart" else None,
             drain_timeout_s=drain_timeout_s,
             access_log=engine_options["log_level"] in ("debug", "info"),
-            on_bound=banner.bound,
             on_ready=banner.ready,
         )
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
-from radixrt.errors import EngineDead, StartupError
+from radixrt.errors import EngineDead
 from radixrt.results import ModelInfo
 from radixrt.server.app import create_app
 from radixrt.server.hosts import is_loopback
 from radixrt.server.http_protocol import BoundedHttpProtocol
 from radixrt.server.keys import Keys
+from radixrt.server.listening import Tls, bind, bind_unix, url_of
 from radixrt.server.restarts import Restarts
 from radixrt.server.state import Limits, OpenEngine, ServerState, ServingEngine
 from radixrt.server.tracing import Tracing
@@ -39,6 +36,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     uds: Path | None = None,
+    listener: socket.socket | None = None,
     tls: Tls | None = None,
     served_name: str | None = None,
     keys: Keys | None = None,
@@ -57,8 +55,9 @@ def serve(
 
     `engine` is an engine, or a callable that makes one (`lambda: Engine("smollm2-135m")`): that is called in a thread
     after the socket is bound, and the server answers /health and /ready while it loads. Port 0 takes a free one. With
-    `uds` it listens on that Unix socket, which only this user may open, instead of an address. On a loopback address a
-    request's Host must be a loopback name or in `allowed_hosts`; elsewhere any is taken.
+    `uds` it listens on that Unix socket, which only this user may open, instead of an address. A `listener`, made of
+    these by `bind` or `bind_unix`, is taken as it is and closed in the end. On a loopback address a request's Host must
+    be a loopback name or in `allowed_hosts`; elsewhere any is taken.
 
     `on_bound` gets the base URL as soon as the socket listens, `on_ready` the model's description when it is loaded
     (in the loading thread). The first signal drains: running requests get `drain_timeout_s` to finish, then an error
@@ -71,7 +70,8 @@ def serve(
     Raises StartupError when the address cannot be bound or the engine cannot start, EngineDead when the server gave up.
     """
     certificates = tls.check() if tls is not None else {}
-    listener = bind(host, port) if uds is None else bind_unix(uds)
+    if listener is None:
+        listener = bind(host, port) if uds is None else bind_unix(uds)
     app = create_app(
         engine,
         served_name=served_name,
@@ -119,76 +119,6 @@ def _no_cancellations(record: logging.LogRecord) -> bool:
     return "CancelledError" not in record.getMessage() and not (
         record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
     )
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; StartupError says what is wrong with the address."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    except OverflowError as error:
-        raise StartupError(f"cannot listen on {host}:{port}: a port is between 0 and 65535") from error
-
-
-def bind_unix(path: Path) -> socket.socket:
-    """A listening Unix socket that only this user may open; StartupError where another server listens on it.
-
-    A socket file that nobody listens on any more (its server was killed) is replaced.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.is_socket():
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                if probe.connect_ex(str(path)) == 0:
-                    raise OSError("another server listens there")
-            path.unlink()
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise StartupError(f"cannot listen on {path}: {error.strerror or error}") from error
-    return listener
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Files for HTTPS, in PEM."""
-
-    certificate: Path
-    """The server's certificate, and those between it and its root."""
-    key: Path
-    client_ca: Path | None = None
-    """Where given, clients must show a certificate of this authority."""
-
-    def check(self) -> dict[str, Any]:
-        """uvicorn's options; StartupError if the files cannot be used."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-            if self.client_ca is not None:
-                context.load_verify_locations(self.client_ca)
-        except (OSError, ssl.SSLError) as error:
-            raise StartupError(f"the TLS files cannot be used: {error.strerror or error}") from error
-        options: dict[str, Any] = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
-        if self.client_ca is not None:
-            options |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-        return options
-
-
-def url_of(listener: socket.socket, scheme: str = "http") -> str:
-    """The base URL under which a client on this machine reaches `listener`."""
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{listener.getsockname()}"
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):

@@ -16,7 +16,7 @@ import uvicorn
 
 from radixrt.server.app import create_app
 from radixrt.server.http_protocol import BoundedHttpProtocol
-from radixrt.server.serve import bind, url_of
+from radixrt.server.listening import bind, url_of
 
 from .fake_backend import FakeBackend
 from .live import Live, live_server

@@ -22,7 +22,8 @@ from radixrt.server import http_protocol
 from radixrt.server.allowance import Allowance
 from radixrt.server.app import ROUTES, create_app
 from radixrt.server.keys import ApiKey, Keys, keys_of
-from radixrt.server.serve import Tls, bind_unix, serve
+from radixrt.server.listening import Tls, bind_unix
+from radixrt.server.serve import serve
 
 from .conftest import Served, serving
 from .events import error_of

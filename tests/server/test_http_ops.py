@@ -14,8 +14,9 @@ from radixrt.errors import EngineDead, StartupError
 from radixrt.results import EngineStats, TierStats
 from radixrt.server.app import create_app
 from radixrt.server.keys import keys_of
+from radixrt.server.listening import bind, url_of
 from radixrt.server.metrics import HttpMetrics, exposition
-from radixrt.server.serve import bind, serve, url_of
+from radixrt.server.serve import serve
 from radixrt.server.state import Limits
 
 from .conftest import Served, serving
