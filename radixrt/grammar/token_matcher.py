@@ -52,6 +52,13 @@ class Steps(Protocol):
         ...
 
 
+class Start:
+    """What each matcher with the same end tokens finds before its first token; whoever comes first finds it for all."""
+
+    run: tuple[list[int], int] | None = None
+    mask: Bits | None = None
+
+
 class TokenGrammar:
     """A compiled constraint: steps at the start, whose copies share nothing that changes."""
 
@@ -84,13 +91,21 @@ class TokenGrammar:
         self._start = start
         self._canonical = canonical
         self._controls = controls
+        self._starts = Start(), Start()
+        """Of matchers with the model's own end tokens, in any spelling and in the tokenizer's."""
 
     def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> TokenMatcher:
         ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
         canonical = self._canonical and not any_spelling
         controls = self._controls - ends.ids
         return TokenMatcher(
-            self._tables, self._limits, self._start.copy(), ends, canonical=canonical, controls=controls
+            self._tables,
+            self._limits,
+            self._start.copy(),
+            ends,
+            canonical=canonical,
+            controls=controls,
+            start=None if end_ids else self._starts[canonical],
         )
 
     def behind(self, marker: bytes, opened_by: bytes = b"") -> TokenGrammar:
@@ -100,6 +115,7 @@ class TokenGrammar:
         from radixrt.grammar.first_thought import FirstThought, opening_mark
 
         twin = copy(self)
+        twin._starts = Start(), Start()
         twin._start = thought = Behind(Marker(marker, self._tables), self._start.copy())
         if opened_by:
             twin._start = FirstThought(opening_mark(opened_by, self._tables), thought, self._start.copy())
@@ -123,8 +139,9 @@ class TokenMatcher:
         *,
         canonical: bool = False,
         controls: frozenset[int] = frozenset(),
+        start: Start | None = None,
     ) -> None:
-        """`controls`: the control tokens that the steps may allow."""
+        """`controls`: the control tokens that the steps may allow; `start`: shared by matchers that begin alike."""
         self._tables = tables
         self._limits = limits
         self._steps = steps
@@ -135,6 +152,7 @@ class TokenMatcher:
         self._spent_s = 0.0
         self._canonical = canonical
         self._controls = controls
+        self._start = start
         self._may_be = ends.text
         for token in controls:
             self._may_be = self._may_be | bit(token, tables.width)
@@ -168,6 +186,8 @@ class TokenMatcher:
             mask = bit(required, self._tables.width)
         elif self.must_stop:
             mask = self._ends.bits
+        elif (known := self._at_start) is not None and known.mask is not None:
+            mask = known.mask
         else:
             mask = np.zeros(words(self._tables.width), dtype=np.int32)
             start = time.thread_time()
@@ -178,6 +198,8 @@ class TokenMatcher:
             mask &= self._may_be
             if self.may_stop:
                 mask |= self._ends.bits
+            if known is not None:
+                known.mask = mask
         target[:] = mask[:count]
         if not target.any():
             raise GrammarDeadEnd(DEAD_END)
@@ -227,6 +249,7 @@ class TokenMatcher:
             self._ends,
             canonical=self._canonical,
             controls=self._controls,
+            start=self._start,
         )
         twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
         twin._run, twin._runs = self._run, list(self._runs)
@@ -239,8 +262,17 @@ class TokenMatcher:
     def _forced(self) -> tuple[list[int], int]:
         self._check()
         if self._run is None:
-            self._run = ([] if self.must_stop else self._find_forced()), 0
+            known = self._at_start
+            self._run = known.run if known is not None else None
+            if self._run is None:
+                self._run = ([] if self.must_stop else self._find_forced()), 0
+                if known is not None:
+                    known.run = self._run
         return self._run
+
+    @property
+    def _at_start(self) -> Start | None:
+        return None if self._tokens else self._start
 
     def _behind(self, token: int) -> tuple[list[int], int] | None:
         """What is left of the run of forced tokens behind one more token; None where it has come to its end."""

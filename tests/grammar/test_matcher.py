@@ -376,3 +376,30 @@ def test_json_that_is_certain_is_spelt_as_the_tokenizer_does(compiler: Backends,
     assert strict.must_stop
     assert loose.must_stop
     assert wider > 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_first_row_finds_at_its_start_holds_for_those_after_it(
+    kind: str, compiler: Backends, vocab_size: int
+) -> None:
+    """Each row of a grammar begins as the only one of another would, in both spellings, also with ends of its own,
+    after a way back to its beginning, and as a twin."""
+    shared = compiler.compile(KINDS[kind])
+    for any_spelling in (False, True, False):
+        for ends in ((), (7,), ()):
+            alone = compiler.compile(KINDS[kind]).matcher(ends, any_spelling=any_spelling)
+            begun = mask_of(alone, vocab_size)
+            for asked_first in (False, True):
+                row = shared.matcher(ends, any_spelling=any_spelling)
+                if asked_first:
+                    assert (row.required(), row.forced()) == (alone.required(), alone.forced())
+                assert mask_of(row, vocab_size) == begun
+                token = min(begun)
+                row.accept(token)
+                behind = mask_of(row, vocab_size) if token > 1 else set()
+                row.rollback(1)
+                assert mask_of(row, vocab_size) == mask_of(row.fork(), vocab_size) == begun
+                if token > 1:
+                    twin = alone.fork()
+                    twin.accept(token)
+                    assert mask_of(twin, vocab_size) == behind
