@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -291,6 +292,9 @@ async def slow_reader(load: Load) -> None:
             received += more
     except TimeoutError:
         raise Wrong(f"silent for {SILENCE_S:.0f} s after {received[-200:]!r}") from None
+    except asyncio.CancelledError:
+        print(f"a slow reader is given up after {len(received)} bytes, the last: {received[-300:]!r}", file=sys.stderr)
+        raise
     finally:
         writer.close()
     if b'"error"' in received:

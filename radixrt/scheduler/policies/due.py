@@ -23,7 +23,7 @@ class Due(Policy):
     `inner`: makes the policy for either half of the rows.
     """
 
-    def __init__(self, inner: Callable[[], Policy], max_wait_s: float, rides: int = 8) -> None:
+    def __init__(self, inner: Callable[[], Policy], max_wait_s: float, rides: int = 3) -> None:
         self._max_wait_s = max_wait_s
         self._most_rides = rides
         self._rides = 0
