@@ -76,6 +76,21 @@ def test_calls_are_right_or_impossible(name: str, compiler: Backends, accepts: A
     assert accepts(free, "Hello.\n") and not accepts(forced, "Hello.\n")
 
 
+def test_no_key_is_invented_behind_a_reference(compiler: Backends, accepts: Accepts) -> None:
+    target = {"type": "object", "properties": {"zip": {"type": "integer"}}, "required": ["zip"]}
+    maybe = {"anyOf": [{"$ref": "#/$defs/Addr"}, {"type": "null"}]}
+    given = {
+        "properties": {"to": {"$ref": "#/$defs/Addr"}, "cc": maybe, "more": {"items": maybe}},
+        "required": ["to", "cc", "more"], "$defs": {"Addr": target},
+    }  # fmt: skip
+    asked = Calls(DIALECTS["hermes"], (Function.of("send", given),), forced=True, many=False)
+    grammar = compiled(compiler, asked.constraint())
+    good, bad = '{"zip": 1}', '{"zip": 1, "x": 2}'
+    assert accepts(grammar, hermes("send", f'{{"to": {good}, "cc": {good}, "more": [null, {good}]}}'))
+    for to, cc, more in ((bad, good, good), (good, bad, good), (good, good, bad)):
+        assert not accepts(grammar, hermes("send", f'{{"to": {to}, "cc": {cc}, "more": [{more}]}}'))
+
+
 def test_several_calls(compiler: Backends, accepts: Accepts) -> None:
     two = f"{hermes('now', '{}')}\n{hermes('now', '{}')}"
     assert accepts(compiled(compiler, calls("hermes", forced=True, many=True).constraint()), two)
