@@ -12,7 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radixrt.called import CallText, read_calls
 from radixrt.calls import Calls, checked_functions, checked_tools
@@ -21,10 +21,17 @@ from radixrt.errors import InvalidRequest
 from radixrt.lang.typed import Codec
 from radixrt.results import ModelInfo
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What the model wants called. `call()` calls the Python function that was given as the tool."""
+    """What the model wants called. `arguments` are the call's JSON.
+
+    `call()` calls the Python function that was given as the tool, with what its annotations say: a pydantic model, a
+    date, an Enum, as in `gen(type=...)`. ValueError (pydantic's ValidationError) where the arguments do not fit them.
+    """
 
     id: str
     name: str
@@ -34,7 +41,7 @@ class ToolCall:
     def __call__(self) -> Any:
         if self.function is None:
             raise InvalidRequest(f"{self.name} was given as a schema: there is no Python function to call")
-        return self.function(**self.arguments)
+        return _adapter(self.function).validate_json(json.dumps(self.arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +149,20 @@ def _shown(tool: object, position: int) -> dict[str, Any]:
     return copied
 
 
+def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
+    """Of a call of `function`: its schema is that of the arguments, and what it validates it calls."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(function)  # type: ignore[arg-type]
+
+
 def _described(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic import PydanticUserError
     from pydantic.errors import PydanticInvalidForJsonSchema
 
     name = getattr(function, "__name__", "")
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]  # a call's arguments
-        schema = adapter.json_schema()
+        schema = _adapter(function).json_schema()
     except (PydanticUserError, PydanticInvalidForJsonSchema, NameError) as error:
         raise InvalidRequest(f"{where}: {name}'s parameters have no JSON schema: {error}", param=where) from error
     if schema.get("type") != "object":
