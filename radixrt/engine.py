@@ -65,12 +65,16 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
         from radixrt.checkpoint import dummy_directory, resolve
 
         self._tenant: str | None = None
+        self.after_death = "the engine must be restarted"
+        """What an EngineDead advises; a server that restarts its engine says so here."""
         self._on_progress = on_progress
         self._ready = threading.Event()
         self._info: ModelInfo | None = None
         self._failure: RadixrtError | None = None
         self.started_at = time.monotonic()
         progress = self._fetching if on_progress else None
+        if self.config.threads is not None and self.config.threads < 1:
+            raise StartupError(f"threads must be at least 1, but is {self.config.threads}", param="threads")
         draft_sources(self.config)  # before anything is fetched or started
         if self.config.load_format == "dummy":
             path = dummy_directory(self.config.model)
@@ -240,7 +244,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
                 )
                 self._ready.set()
             return
-        self._failure = EngineDead(f"the {name} process {how}: the engine must be restarted", code="process_died")
+        self._failure = EngineDead(f"the {name} process {how}: {self.after_death}", code="process_died")
         log.error("%s", self._failure.message)
         self._connection.fail(self._failure)
 

@@ -35,6 +35,9 @@ Stage: TypeAlias = Literal["loading", "serving", "dead", "restarting", "failed"]
 class ServingEngine(Backend, Protocol):
     """What the server needs of an engine beyond the client API."""
 
+    after_death: str
+    """What clients whose requests were cut by a process's death are told to do."""
+
     @property
     def alive(self) -> bool:
         """False as soon as one of the engine's processes is gone. Must be cheap: /health asks it."""
@@ -161,6 +164,8 @@ class ServerState:
         try:
             manager = open_engine()
             engine = manager.__enter__()
+            if self._restarts is not None:
+                engine.after_death = "it is being restarted: try again"
             with self._lock:
                 self._opened.push(manager)
                 closed = self._closed.is_set()

@@ -61,6 +61,7 @@ class FakeBackend:
 
     def reset(self) -> None:
         self.alive = True
+        self.after_death = ""
         self.reply = REPLY
         self.report: ConstraintReport | None = None
         """What the usage says of a constraint."""

@@ -77,6 +77,7 @@ def test_a_dead_engine_is_replaced_until_it_has_died_too_often() -> None:
         assert errors[0].status_code == 503 and errors[0].json()["error"]["kind"] == "EngineDead"
         assert engines.ready.acquire(timeout=20), "the second try found an engine"
         assert engines.closed == [first]
+        assert second.after_death == "it is being restarted: try again"
         assert http.get("/health").json() == {"status": "serving"}
         assert http.post("/v1/completions", json={"prompt": "Hi"}).status_code == 200
         second.alive = False
