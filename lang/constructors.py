@@ -54,8 +54,10 @@ def gen(
 ) -> Gen:
     """Generate text here and keep it under `name`.
 
-    The sampling parameters are those of `SamplingParams`. At most one of `regex`, `json_schema`, `choices`, `grammar`
-    and `type` may be given; the text is held to it, whole. With `type` (int, float, bool, str, a Literal, an Enum, a
+    The sampling parameters are those of `SamplingParams`. Without `max_tokens` the text goes on until the model, a stop
+    string or the constraint ends it, or the context is full: give one wherever a text may not end.
+
+    At most one of `regex`, `json_schema`, `choices`, `grammar` and `type` may be given; the text is held to it, whole. With `type` (int, float, bool, str, a Literal, an Enum, a
     pydantic model, a dataclass or any other type that pydantic knows) the value that is read has that type; with the
     others it is the text. With n > 1 the value is the list of the samples and the program goes on from the first.
     With `append` the name stands for a list, which this adds an item to.
@@ -231,7 +233,7 @@ def _strings(param: str, values: Iterable[object]) -> tuple[str, ...]:
     texts = tuple(values)
     strings = tuple(text for text in texts if isinstance(text, str))
     if len(strings) != len(texts):
-        raise InvalidRequest(f"{param} must hold strings only, but is {list(texts)!r}", param=param)
+        raise InvalidRequest(f"{param} must hold strings only, but is {list(texts)!r}: write str(...)", param=param)
     return strings
 
 

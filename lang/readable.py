@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import msgspec
 
@@ -43,6 +43,10 @@ class Readable:
     def __contains__(self, name: object) -> bool:
         """Whether the name was declared so far; does not wait."""
         return name in self._names.known()
+
+    def __iter__(self) -> NoReturn:
+        """Refused: TypeError. Without this Python would read the variables 0, 1, 2, ..."""
+        raise TypeError("a program's state is not iterable: its text comes piece by piece from .text_iter()")
 
     def __getitem__(self, name: str) -> Any:
         return self.get(name)

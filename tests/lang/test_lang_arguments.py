@@ -76,6 +76,22 @@ def test_select_refuses(arguments: dict[str, Any], param: str) -> None:
     assert raised.value.param == param
 
 
+def test_choices_of_numbers_are_told_what_to_do() -> None:
+    with pytest.raises(InvalidRequest, match=r"write str\(\.\.\.\)"):
+        select("x", [1, 2])  # type: ignore[list-item]
+
+
+def test_a_state_is_not_iterated_by_mistake(backend: FakeBackend) -> None:
+    @function
+    def program(s):  # type: ignore[no-untyped-def]
+        s += "a" + gen("x", max_tokens=2)
+
+    state = program.stream(backend=backend)
+    with pytest.raises(TypeError, match=r"\.text_iter\(\)"):
+        iter(state)
+    assert "".join(state.text_iter()) == state.text()
+
+
 def test_all_sampling_parameters_arrive(backend: FakeBackend) -> None:
     given: dict[str, Any] = {
         "max_tokens": 7, "min_tokens": 2, "n": 3, "stop": ["a", "b"], "stop_token_ids": [4], "temperature": 0.5,
