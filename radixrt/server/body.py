@@ -25,6 +25,11 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 
+_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+"""Escapes of a JSON text one after the other: whole pairs, halves of one, and others."""
+
 HINTS = {
     "guided_json": "use structured_outputs.json or response_format",
     "guided_regex": "use structured_outputs.regex",
@@ -82,7 +87,7 @@ def parse(raw: bytes, decode: msgspec.json.Decoder[T]) -> T:
     except msgspec.ValidationError as error:
         raise named(str(error), raw, decode.type) from error
     except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
+        raise InvalidRequest(f"the body is not valid JSON: {_half(raw) or error}", code="invalid_json") from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply", code="invalid_json") from error
     return value
@@ -92,7 +97,9 @@ def named(message: str, raw: bytes = b"", kind: Any = None) -> InvalidRequest:
     """An error from msgspec's words: `param` is the path of the field, as a client would write it. With the body and
     its type the message says what was there, and which words may be."""
     at = _AT.search(message)
-    path = at["path"] if at else ""
+    path = pattern = at["path"] if at else ""
+    if "[...]" in path and kind is not None:
+        path = faults.keyed(raw, path, lambda body: _message(body, kind) == message)
     text = message[: at.start()] if at else message
     unknown, missing = _UNKNOWN.match(text), _MISSING.match(text)
     if unknown:
@@ -105,7 +112,24 @@ def named(message: str, raw: bytes = b"", kind: Any = None) -> InvalidRequest:
     if not path:
         return InvalidRequest(f"the body must be a JSON object: {text[:1].lower()}{text[1:]}", code="invalid_json")
     text = faults.cut(text)
-    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}{faults.told(raw, kind, path, text)}", param=path)
+    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}{faults.told(raw, kind, pattern, text)}", param=path)
+
+
+def _message(body: Any, kind: Any) -> str | None:
+    """What msgspec finds wrong with a body."""
+    try:
+        msgspec.json.decode(json.dumps(body), type=kind, dec_hook=_from_json)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
+
+
+def _half(raw: bytes) -> str | None:
+    """What to say of an escape such as \\ud800 without its other half; msgspec's words would mislead."""
+    for found in _SURROGATE.finditer(raw):
+        if found["half"]:
+            return f"{found['half'].decode()} at byte {found.start()} is half a surrogate pair, which is no character"
+    return None
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,8 @@ SHOWN = 60
 """Characters of a value."""
 WORDS = 40
 """Words that are listed."""
+KEYED, KEYED_BYTES = 128, 2**16
+"""Keys of an object, and bytes of a body, among which the one at fault is looked for."""
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
@@ -34,6 +36,32 @@ def told(raw: bytes, kind: Any, path: str, text: str) -> str:
     if words:
         more += f"; allowed: {', '.join(words[:WORDS])}"
     return more
+
+
+def keyed(raw: bytes, path: str, fails: Callable[[Any], bool]) -> str:
+    """`path` with the keys at which msgspec's says [...]: those whose values, alone in their objects, still fail.
+
+    As it is where the body is too large to look for them.
+    """
+    try:
+        body: Any = json.loads(raw) if len(raw) <= KEYED_BYTES else None
+        here, named = body, ""
+        *parts, last = path.split("[...]")
+        for part in parts:
+            for step in _STEP.finditer(part):
+                here = here[step[1]] if step[1] else here[int(step[2])]
+            entries = list(here.items())[:KEYED]
+            for key, value in entries:
+                here.clear()
+                here[key] = value
+                if fails(body):
+                    break
+            else:
+                return path
+            here, named = value, f"{named}{part}.{key}"
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return path
+    return named + last
 
 
 def short(value: Any) -> str:

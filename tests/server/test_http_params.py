@@ -72,7 +72,7 @@ def test_harmless_parameters_are_taken(served: Served, harmless: dict[str, Any])
         ({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"), ({"top_p": True}, "top_p"),
         ({"min_p": 2}, "min_p"), ({"seed": 1.5}, "seed"), ({"seed": 2**70}, "seed"), ({"stop": [""]}, "stop"),
         ({"stop": ""}, "stop"), ({"stop": [None]}, "stop[0]"), ({"stop": ["x"] * 65}, "stop"),
-        ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"1": "x"}}, "logit_bias[...]"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"0": 1, "1": "x"}}, "logit_bias.1"),
         ({"stream": "yes"}, "stream"), ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"a": 1}}, "stream_options.a"), ({"store": True}, "store"),
         ({"modalities": ["audio"]}, "modalities[0]"), ({"reasoning_effort": "high"}, "reasoning_effort"),
@@ -115,6 +115,16 @@ def test_old_spellings_name_the_new_one(served: Served, old: str, new: str) -> N
 def test_malformed_bodies(served: Served, text: str, code: str | None) -> None:
     assert error_of(raw(served, text), 400)["code"] == code or code is None
     assert served.chat().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "half"),
+    [("\\ud800", "\\ud800"), ("\\ud83d\\ude00 \\uDE00", "\\uDE00"), ("\\\\\\ud83dx", "\\ud83d")],
+)
+def test_half_a_surrogate_pair_is_named(served: Served, content: str, half: str) -> None:
+    text = f'{{"messages": [{{"role": "user", "content": "{content}"}}]}}'
+    message = error_of(raw(served, text), 400)["message"]
+    assert f"{half} at byte {text.rindex(half)} is half a surrogate pair" in message
 
 
 def constraints(served: Served, **body: Any) -> Constraint | None:
