@@ -62,10 +62,14 @@ class DiskTier:
             self._descriptors.pop()
         except BlockingIOError as error:
             self._close_all()
-            raise StartupError("another engine uses this cache directory: give each its own (--cache-dir)") from error
+            raise StartupError(
+                f"another engine uses the cache directory {directory}: give each its own (--cache-dir)"
+            ) from error
         except OSError as error:
             self._close_all()
-            raise StartupError(f"the cache directory cannot be used: {error.strerror} (--cache-dir)") from error
+            raise StartupError(
+                f"the cache directory {directory} cannot be used: {error.strerror} (--cache-dir)"
+            ) from error
         self._where: OrderedDict[Key, int] = OrderedDict()
         """Slot of each chunk, least recently used first."""
         self._match(fingerprint)

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,13 @@ def payload(n: int) -> memoryview:
 
 def open_disk(directory: Path, chunks: int = 8, fingerprint: Fingerprint = MINE) -> DiskTier:
     return DiskTier(directory, fingerprint, BYTES, 4096 + chunks * STRIDE)
+
+
+def test_an_unusable_directory_is_named(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    with pytest.raises(StartupError, match=re.escape(f"{taken} cannot be used: File exists")):
+        open_disk(taken)
 
 
 @pytest.fixture
