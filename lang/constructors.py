@@ -57,9 +57,10 @@ def gen(
     The sampling parameters are those of `SamplingParams`. Without `max_tokens` the text goes on until the model, a stop
     string or the constraint ends it, or the context is full: give one wherever a text may not end.
 
-    At most one of `regex`, `json_schema`, `choices`, `grammar` and `type` may be given; the text is held to it, whole. With `type` (int, float, bool, str, a Literal, an Enum, a
-    pydantic model, a dataclass or any other type that pydantic knows) the value that is read has that type; with the
-    others it is the text. With n > 1 the value is the list of the samples and the program goes on from the first.
+    At most one of `regex`, `json_schema`, `choices`, `grammar` and `type` may be given; the text is held to it, whole.
+    With `type` (int, float, bool, str, a Literal, an Enum, a pydantic model, a dataclass or any other that pydantic
+    knows) the value that is read has that type; with the others it is the text. With n > 1 the value is the list of the
+    samples and the program goes on from the first.
     With `append` the name stands for a list, which this adds an item to.
 
     `heal`: the last token of the text before may be written anew, longer, where the model would ("http:" -> "http://").
