@@ -23,7 +23,7 @@ from radixrt.client_calls import (
     UnpinCall,
 )
 from radixrt.http_embedding import EmbeddingAnswer, embed_body, embeddings_of
-from radixrt.params import SamplingParams
+from radixrt.params import SamplingParams, as_constraint
 from radixrt.pinning import checked_ttl, pin_name
 from radixrt.prompts import as_prompt
 from radixrt.results import CacheView, Generation, Pin, Scores, Selection
@@ -101,7 +101,7 @@ def generate_body(call: GenerateCall, timeout: float | None, *, stream: bool) ->
     return GenerateRequest(
         prompt=as_prompt(call.prompt),
         sampling=call.sampling or SamplingParams(),
-        constraint=call.constraint,
+        constraint=as_constraint(call.constraint),
         cache_salt=call.cache_salt,
         priority=call.priority,
         stream=stream,

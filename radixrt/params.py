@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -161,6 +161,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )  # fmt: skip
 
 
+ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
+_KINDS: tuple[str, ...] = get_args(ConstraintKind)
+
+
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the generated text must match, whole. Enforced or refused, never ignored.
 
@@ -170,7 +174,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     until a trigger, and inside a tag it is JSON of the tag's schema (the shapes of vLLM and SGLang).
     """
 
-    kind: Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
+    kind: ConstraintKind
     value: str = ""
     choices: tuple[str, ...] = ()
     any_whitespace: bool = False
@@ -194,7 +198,12 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Library that enforces the constraint; auto: the first that can enforce all of it."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.kind == "choice":
+            _check(
+                not self.value or bool(self.choices),
+                "choice", "takes its strings in choices=(...), not in value", self.value,
+            )  # fmt: skip
             _check(bool(self.choices), "choice", "must hold at least one string", [])
             _check(all(self.choices), "choice", "must not hold an empty string", list(self.choices))
         elif self.kind != "json_object":
@@ -224,6 +233,33 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "controls", f"is for structural_tag, and holds texts of 1 to {MAX_STOP_CHARS} characters",
         )  # fmt: skip
         _check(self.kind == "json_schema" or not self.lax, "lax", "is for json_schema", self.lax)
+
+    def _check_types(self) -> None:
+        """Constructors of Python check none, and what is wrong here would fail somewhere far away."""
+        _check(
+            isinstance(self.kind, str) and self.kind in _KINDS,
+            "kind", f"must be one of {', '.join(_KINDS)}", self.kind,
+        )  # fmt: skip
+        if self.kind == "choice" and isinstance(self.value, list | tuple):
+            _check(False, "choice", "takes its strings in choices=(...), not in value", self.value)
+        schema = self.kind in ("json_schema", "structural_tag")
+        advice = ": give json.dumps(...) of it" if schema and isinstance(self.value, dict | list | bool) else ""
+        _check(isinstance(self.value, str), "value", f"must be text{advice}", self.value)
+        _check(
+            isinstance(self.choices, list | tuple) and all(isinstance(choice, str) for choice in self.choices),
+            "choices", "must be a tuple of strings", self.choices,
+        )  # fmt: skip
+
+
+def as_constraint(value: object) -> Constraint | None:
+    """What a caller gave as `constraint`; raises InvalidRequest where it is something else."""
+    if value is None or isinstance(value, Constraint):
+        return value
+    raise InvalidRequest(
+        f"constraint must be a Constraint, but is {repr(value)[:100]}: use Constraint(kind='regex', value=...) "
+        "or another of its kinds",
+        param="constraint",
+    )
 
 
 def _is_integer(value: object, low: int, high: int) -> bool:

@@ -43,7 +43,7 @@ from radixrt.messages import (
     TreeAnswer,
     UnpinAnswer,
 )
-from radixrt.params import EMBED_BATCH, SamplingParams
+from radixrt.params import EMBED_BATCH, SamplingParams, as_constraint
 from radixrt.pinning import NOTHING, checked_ttl, pin_name, pinned
 from radixrt.prompts import as_prompt, token_array
 from radixrt.results import Delta, EngineStats, Generation, Pin, Scores
@@ -120,10 +120,10 @@ def generation(call: GenerateCall, *, stream: bool) -> Submission[Generation]:
     params = call.sampling or SamplingParams()
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"sampling_params must be a SamplingParams, not a {type(params).__name__}")
-    timeout, prompt = seconds(call.timeout), as_prompt(call.prompt)
+    constraint, timeout, prompt = as_constraint(call.constraint), seconds(call.timeout), as_prompt(call.prompt)
     return Submission(
         lambda number: Submit(
-            request_id=number, prompt=prompt, sampling=params, constraint=call.constraint, cache_salt=call.cache_salt,
+            request_id=number, prompt=prompt, sampling=params, constraint=constraint, cache_salt=call.cache_salt,
             priority=call.priority, timeout_s=timeout, stream=stream,
         ),
         params.n, lambda deltas: _collected(deltas, params.n), timeout,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from radixrt.client_calls import GenerateCall
 from radixrt.errors import InvalidRequest
+from radixrt.http_calls import http_call
 from radixrt.messages import FromClient, Submit, TextPrompt
-from radixrt.params import SamplingParams
+from radixrt.params import Constraint, SamplingParams
+from radixrt.questions import generation
 from radixrt.transport import Codec
 
 
@@ -46,6 +51,33 @@ def test_what_is_out_of_range_or_of_a_wrong_type_is_named(name: str, value: obje
     with pytest.raises(InvalidRequest, match=name) as caught:
         SamplingParams(**{name: value})  # type: ignore[arg-type]
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "json_schema", "value": {"type": "object"}}, r"value must be text: give json.dumps\(...\) of it"),
+        ({"kind": "structural_tag", "value": {"format": {}}}, r"json.dumps\(...\)"),
+        ({"kind": "regex", "value": None}, "value must be text, but is None"),
+        ({"kind": "choice", "value": ["a", "b"]}, r"choices=\(...\), not in value"),
+        ({"kind": "choice", "value": "a"}, r"choices=\(...\), not in value"),
+        ({"kind": "choice", "choices": "ab"}, "choices must be a tuple of strings"),
+        ({"kind": "choice", "choices": ("a", 1)}, "choices must be a tuple of strings"),
+        ({"kind": "re", "value": "a"}, "kind must be one of json_schema, json_object, regex, choice, grammar"),
+        ({"kind": ["regex"], "value": "a"}, "kind must be one of"),
+    ],
+)
+def test_a_wrong_constraint_says_what_to_do(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Constraint(**fields)  # type: ignore[arg-type]
+
+
+def test_a_constraint_that_is_a_plain_string_says_what_to_do() -> None:
+    call = GenerateCall("a", None, "[a-z]+", None, 0, None)  # type: ignore[arg-type]
+    for ask in (partial(generation, stream=False), partial(http_call, timeout=None)):
+        with pytest.raises(InvalidRequest, match=r"Constraint\(kind='regex', value=...\)") as caught:
+            ask(call)
+        assert caught.value.param == "constraint"
 
 
 def test_one_stop_string_may_stand_alone() -> None:

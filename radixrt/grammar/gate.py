@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
@@ -34,6 +35,8 @@ from radixrt.grammar.wording import UNSATISFIABLE, Said
 _EXACT = 2**53
 """Integers up to here are exact as doubles, which is what the back end computes bounds in."""
 _INT64 = 2**63
+_LARGEST = int(sys.float_info.max)
+"""Beyond it a back end cannot read a number at all."""
 
 
 class Gated(msgspec.Struct, frozen=True):
@@ -140,6 +143,8 @@ class _Checker:
                 _refuse((*path, low), f"{low} is above {high}: nothing can satisfy it", UNSATISFIABLE)
 
     def _keyword(self, node: Node, name: str, value: Any, path: Path) -> None:
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            _refuse(path, f"{name} is a number of {len(str(abs(value)))} digits: so large a one cannot be enforced")
         if name == "x-guidance":
             _refuse(path, "the keyword 'x-guidance' would change how the schema is enforced")
         elif name == "type":

@@ -81,6 +81,11 @@ _SCHEMA_WORDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "too many schemas come together in one place here: write fewer allOf and $ref inside one another",
         ("allOf", "$ref"),
     ),
+    (
+        "schema too large",
+        "too many schemas come together here: fewer anyOf, oneOf and enum inside one allOf, or beside one another",
+        ("allOf", "oneOf", "anyOf"),
+    ),
     ("not present in a registry", "a $ref is in another document, which is never fetched", ("$ref",)),
     ("retriev", "a $ref is in another document, which is never fetched", ("$ref",)),
     ("Pointer", "a $ref refers to nothing in this schema", ("$ref",)),

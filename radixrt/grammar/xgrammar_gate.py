@@ -150,11 +150,10 @@ def _array(node: Node, schema: dict[str, Any], _: bool) -> None:
 
 def _object(node: Node, schema: dict[str, Any], _: bool) -> None:
     if schema.get("additionalProperties") is not False:
-        _refuse(
-            node,
-            "additionalProperties" if "additionalProperties" in schema else "type",
-            "an object is enforced only with additionalProperties: false; other keys might repeat",
-        )
+        if "additionalProperties" not in schema:
+            why = "additionalProperties: false is missing, without which other keys might repeat"
+            _refuse(node, "type", why, what="this object")
+        _refuse(node, "additionalProperties", "an object is enforced only with false here; other keys might repeat")
     for name in schema.get("required", ()):
         if name not in schema.get("properties", {}):
             _refuse(node, "required", f"{name!r} is not among the properties")
@@ -168,9 +167,9 @@ _TYPES: dict[str, Callable[[Node, dict[str, Any], bool], None]] = {
 }
 
 
-def _refuse(node: Node, name: str | None, why: str) -> NoReturn:
+def _refuse(node: Node, name: str | None, why: str, *, what: str | None = None) -> NoReturn:
     place = pointer(node.path if name is None else (*node.path, name))
-    what = "this schema" if name is None else f"the keyword {name!r}"
+    what = what or ("this schema" if name is None else f"the keyword {name!r}")
     raise ConstraintError(
         f"{what} is not enforced by xgrammar here: {why}; leave backend out, or write it in another way",
         param=place or "json_schema",

@@ -18,6 +18,8 @@ from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.specs import token_delta
 from radixrt.scheduler.stats import Stats
 
+_NOT_FINITE = "the model's outputs are not finite numbers: its weights may be damaged; check the checkpoint's files"
+
 
 @dataclass(eq=False)
 class Settler:
@@ -57,7 +59,9 @@ class Settler:
         """
         request, sampling, token = row.request, row.request.sampling, int(result.tokens[k])
         if token < 0:
-            self.ends.fail(request, GenerationFailed("no token is possible here: the constraint met a dead end"))
+            # A row without a constraint has tokens to choose from, unless its logits are no numbers.
+            why = _NOT_FINITE if row.matcher is None else "no token is possible here: the constraint met a dead end"
+            self.ends.fail(request, GenerationFailed(why))
             return
         now = self.clock()
         self.stats.token(now - row.last_token_at if row.last_token_at else None)

@@ -153,3 +153,27 @@ def test_words_that_no_table_knows_are_not_passed_on() -> None:
         assert text
         assert not FOREIGN.search(text)
         assert "assert" not in text
+
+
+def test_a_number_that_no_double_holds_is_pointed_at(compiler: Backends) -> None:
+    for name in ("maximum", "minimum", "default", "const", "multipleOf"):
+        schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer", name: 10**400}}})
+        with pytest.raises(ConstraintError, match=f"{name} .*401 digits") as caught:
+            compiler.compile(Constraint(kind="json_schema", value=schema))
+        assert caught.value.param == f"/properties/a/{name}"
+
+
+def test_too_many_schemas_together_are_pointed_at(compiler: Backends) -> None:
+    pairs = [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(20)]
+    schema = json.dumps({"properties": {"q": {"allOf": pairs}}, "type": "object"})
+    with pytest.raises(ConstraintError, match="too many schemas come together here") as caught:
+        compiler.compile(Constraint(kind="json_schema", value=schema))
+    assert caught.value.param == "/properties/q/allOf"
+
+
+def test_xgrammar_names_what_an_object_lacks(compiler: Backends) -> None:
+    inner = {"type": "object", "properties": {"n": {"type": "null"}}}
+    schema = {"type": "object", "properties": {"o": inner}, "additionalProperties": False}
+    with pytest.raises(ConstraintError, match="additionalProperties: false is missing") as caught:
+        compiler.compile(Constraint(kind="json_schema", value=json.dumps(schema), backend="xgrammar"))
+    assert caught.value.param == "/properties/o/type" and "keyword 'type'" not in caught.value.message
