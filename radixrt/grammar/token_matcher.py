@@ -218,6 +218,9 @@ class TokenMatcher:
                 raise TokenRefused(f"token {token} spells what is certain here in another way than the tokenizer")
             start = time.thread_time()
             taken = self._is_possible(token) and self._steps.accept(token)
+            if not taken and self._at_start is not None:
+                # The mask was another matcher's: a back end that gives up tells why once it has made one of its own.
+                self._steps.fill(np.zeros(words(self._tables.width), dtype=np.int32))
             self._clock(start)
             self._check()
             if not taken:

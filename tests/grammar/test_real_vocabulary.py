@@ -11,6 +11,7 @@ import pytest
 from radixrt.checkpoint import Vocabulary, open_checkpoint
 from radixrt.grammar import Limits, TokenRefused
 from radixrt.grammar.backends import Backends
+from radixrt.grammar.errors import TooComplex
 from radixrt.params import Constraint
 
 WIDTH = 49_216
@@ -71,3 +72,21 @@ def test_masks_hold_over_the_whole_vocabulary(constraint: Constraint, real_compi
         if not inner:
             break
         matcher.accept(rng.choice(inner))
+
+
+def test_what_cannot_be_followed_says_so_behind_a_shared_first_mask(real: Vocabulary, real_compiler: Backends) -> None:
+    """One row makes more states than there may be; the next, which takes the first mask from it, is told the same."""
+    grammar = real_compiler.compile(Constraint(kind="regex", value="((a{1,900}){1,900}){1,900}"))
+    (letter,) = real.encode("a")
+    first, second = grammar.matcher(), grammar.matcher()
+
+    def write(count: int) -> None:
+        for _ in range(count):
+            assert letter in allowed_ids(first)
+            first.accept(letter)
+
+    with pytest.raises(TooComplex):
+        write(200)
+    assert letter in allowed_ids(second)
+    with pytest.raises(TooComplex):
+        second.accept(letter)
