@@ -17,7 +17,7 @@ from radixrt.grammar.errors import GrammarDeadEnd, MatcherFailed, TokenRefused, 
 from radixrt.grammar.interface import Bitmask
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.tables import Bits, Ends, Tables, bit, words
-from radixrt.grammar.wording import GAVE_UP, running_words
+from radixrt.grammar.wording import GAVE_UP, TOO_MANY_WAYS, running_words
 
 DEAD_END = "no token can follow within the constraint"
 
@@ -153,6 +153,8 @@ class TokenMatcher:
         self._canonical = canonical
         self._controls = controls
         self._start = start
+        self._filled: Bits | None = None
+        """The mask before the next token, where one was asked for."""
         self._may_be = ends.text
         for token in controls:
             self._may_be = self._may_be | bit(token, tables.width)
@@ -201,6 +203,7 @@ class TokenMatcher:
             if known is not None:
                 known.mask = mask
         target[:] = mask[:count]
+        self._filled = mask
         if not target.any():
             raise GrammarDeadEnd(DEAD_END)
 
@@ -217,14 +220,17 @@ class TokenMatcher:
             if required is not None and token != required:
                 raise TokenRefused(f"token {token} spells what is certain here in another way than the tokenizer")
             start = time.thread_time()
-            taken = self._is_possible(token) and self._steps.accept(token)
-            if not taken and self._at_start is not None:
-                # The mask was another matcher's: a back end that gives up tells why once it has made one of its own.
+            possible = self._is_possible(token)
+            taken = possible and self._steps.accept(token)
+            if possible and not taken and self._filled is not None and _holds(self._filled, token):
+                # Other rows of the grammar have used up its states since: a back end tells so in a mask, not here.
                 self._steps.fill(np.zeros(words(self._tables.width), dtype=np.int32))
+                self._failure = self._failure or (None if self._steps.failure else TOO_MANY_WAYS)
             self._clock(start)
             self._check()
             if not taken:
                 raise TokenRefused(f"token {token} is not allowed by the constraint here")
+        self._filled = None
         self._tokens.append(token)
         self._runs.append(self._run)
         self._run = self._behind(token)
@@ -234,6 +240,7 @@ class TokenMatcher:
             raise ValueError(f"cannot take back {n} of {len(self._tokens)} tokens")
         self._check()
         if n:
+            self._filled = None
             self._run = self._runs[-n]
             del self._tokens[-n:], self._runs[-n:]
         if n and self._ended:
@@ -304,7 +311,7 @@ class TokenMatcher:
 
     def _is_possible(self, token: int) -> bool:
         """Whether it is text, or one of the control tokens that may come."""
-        return 0 <= token < self._tables.vocab_size and bool(self._may_be[token >> 5] >> (token & 31) & 1)
+        return 0 <= token < self._tables.vocab_size and _holds(self._may_be, token)
 
     def _clock(self, start: float) -> None:
         """Fail when the step since `start`, or all steps together, cost too much: everybody waits for them."""
@@ -324,3 +331,7 @@ class TokenMatcher:
             raise GrammarDeadEnd(DEAD_END)
         kind = MatcherFailed if self._failure == GAVE_UP else TooComplex
         raise kind(f"the constraint cannot be followed further: {self._failure}")
+
+
+def _holds(mask: Bits, token: int) -> bool:
+    return bool(mask[token >> 5] >> (token & 31) & 1)

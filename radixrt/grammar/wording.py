@@ -199,11 +199,12 @@ def grammar_words(message: str, *, own_lines: bool = True) -> str:
 
 GAVE_UP = "the back end gave up"
 """Why is not known: nothing says that the constraint is to blame."""
+TOO_MANY_WAYS = "there are too many ways to read the text so far; a less ambiguous constraint would do"
 
 
 def running_words(failure: str) -> str:
     """Of a library, about a row that it cannot follow further."""
     log.info("a constraint can no longer be followed: %s", failure)
     if re.search(r"TooComplex|too complex|items|lexer|states|fuel|limit", failure):
-        return "there are too many ways to read the text so far; a less ambiguous constraint would do"
+        return TOO_MANY_WAYS
     return GAVE_UP

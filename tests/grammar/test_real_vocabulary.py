@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from radixrt.checkpoint import Vocabulary, open_checkpoint
-from radixrt.grammar import Limits, TokenRefused
+from radixrt.grammar import Limits, Matcher, TokenRefused
 from radixrt.grammar.backends import Backends
 from radixrt.grammar.errors import TooComplex
 from radixrt.params import Constraint
@@ -90,3 +90,21 @@ def test_what_cannot_be_followed_says_so_behind_a_shared_first_mask(real: Vocabu
     assert letter in allowed_ids(second)
     with pytest.raises(TooComplex):
         second.accept(letter)
+
+
+def test_what_another_row_has_used_up_is_told_in_the_middle_of_a_row(real: Vocabulary, real_compiler: Backends) -> None:
+    grammar = real_compiler.compile(Constraint(kind="regex", value="((a{1,901}){1,901}){1,901}"))
+    (letter,) = real.encode("a")
+    first, second = grammar.matcher(), grammar.matcher()
+    second.accept(letter)
+    assert letter in allowed_ids(second)
+
+    def write(matcher: Matcher, count: int) -> None:
+        for _ in range(count):
+            matcher.accept(letter)
+            allowed_ids(matcher)
+
+    with pytest.raises(TooComplex):
+        write(first, 200)
+    with pytest.raises(TooComplex):
+        write(second, 200)
