@@ -140,7 +140,7 @@ class History:
                     assert (got, ended) == (text, reason), (number, self.settings)
                     self.finished += 1
             error = rig.errors.pop(number, None)
-            excuses = ("the model runner failed", "dead end", "timeout", "is bad", "would be pinned")
+            excuses = ("the model runner failed", "dead end", "not finite", "timeout", "is bad", "would be pinned")
             assert error is None or any(excuse in error for excuse in excuses), error
             rig.usage.pop(number, None)
 
