@@ -153,8 +153,6 @@ class TokenMatcher:
         self._canonical = canonical
         self._controls = controls
         self._start = start
-        self._filled: Bits | None = None
-        """The mask before the next token, where one was asked for."""
         self._may_be = ends.text
         for token in controls:
             self._may_be = self._may_be | bit(token, tables.width)
@@ -203,7 +201,6 @@ class TokenMatcher:
             if known is not None:
                 known.mask = mask
         target[:] = mask[:count]
-        self._filled = mask
         if not target.any():
             raise GrammarDeadEnd(DEAD_END)
 
@@ -222,15 +219,16 @@ class TokenMatcher:
             start = time.thread_time()
             possible = self._is_possible(token)
             taken = possible and self._steps.accept(token)
-            if possible and not taken and self._filled is not None and _holds(self._filled, token):
-                # Other rows of the grammar have used up its states since: a back end tells so in a mask, not here.
-                self._steps.fill(np.zeros(words(self._tables.width), dtype=np.int32))
-                self._failure = self._failure or (None if self._steps.failure else TOO_MANY_WAYS)
+            if possible and not taken:
+                # Other rows of the grammar may have used up its states: a back end tells so in a mask, not here.
+                mask = np.zeros(words(self._tables.width), dtype=np.int32)
+                self._steps.fill(mask)
+                if self._steps.failure is None and _holds(mask, token):
+                    self._failure = TOO_MANY_WAYS
             self._clock(start)
             self._check()
             if not taken:
                 raise TokenRefused(f"token {token} is not allowed by the constraint here")
-        self._filled = None
         self._tokens.append(token)
         self._runs.append(self._run)
         self._run = self._behind(token)
@@ -240,7 +238,6 @@ class TokenMatcher:
             raise ValueError(f"cannot take back {n} of {len(self._tokens)} tokens")
         self._check()
         if n:
-            self._filled = None
             self._run = self._runs[-n]
             del self._tokens[-n:], self._runs[-n:]
         if n and self._ended:

@@ -15,7 +15,7 @@ from chaos_report import show
 
 
 def test_chaos(tiny_path: Path, tmp_path: Path, long: bool) -> None:
-    """`--long`: on a tiny model, which does thousands of requests in two minutes. CI runs the command on a real one."""
+    """`--long`: on a tiny model, which does thousands of requests in two minutes."""
     if not long:
         pytest.skip("takes two minutes: --long")
     report = chaos.run(str(tiny_path), minutes=2.0, clients=64, log=tmp_path / "server.log")
