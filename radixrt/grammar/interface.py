@@ -38,8 +38,10 @@ class Matcher(Protocol):
         """
         ...
 
-    def accept(self, token: int) -> None:
+    def accept(self, token: int, *, guessed: bool = False) -> None:
         """Go one token further. An end token is taken where `may_stop`; nothing can follow it.
+
+        `guessed`: no mask allowed the token, so that a refusal is nothing to look into.
 
         Raises TokenRefused (state unchanged) or MatcherFailed (the matcher is dead and says so on every later call).
         """

@@ -204,7 +204,7 @@ class TokenMatcher:
         if not target.any():
             raise GrammarDeadEnd(DEAD_END)
 
-    def accept(self, token: int) -> None:
+    def accept(self, token: int, *, guessed: bool = False) -> None:
         self._check()
         if self._ended:
             raise TokenRefused(f"token {token} comes after the end")
@@ -219,7 +219,7 @@ class TokenMatcher:
             start = time.thread_time()
             possible = self._is_possible(token)
             taken = possible and self._steps.accept(token)
-            if possible and not taken:
+            if possible and not taken and not guessed:
                 # Other rows of the grammar may have used up its states: a back end tells so in a mask, not here.
                 mask = np.zeros(words(self._tables.width), dtype=np.int32)
                 self._steps.fill(mask)

@@ -149,6 +149,10 @@ class Cell:
         if self.buffers is not None:
             self.buffers.write(plan, self.block.place("plan", host))
 
+    def load(self, staged: torch.Tensor) -> None:
+        """Called in the device's turn: its arrays are what `staged`, memory of the host, holds then."""
+        self.data.copy_(staged, non_blocking=True)
+
     def tokens(self, last: torch.Tensor) -> torch.Tensor:
         """int64[room.tokens]: the step's tokens, those that rows have only just sampled read from `last`."""
         source = self.arrays["source"].long()

@@ -138,7 +138,7 @@ class Follower:
         cell, tokens = self._cells[message.number]
         staged = staging.take(cell.block.size)
         staged.numpy()[:] = message.data
-        device.run(lambda: _copy(cell.data, staged))
+        device.run(lambda: cell.load(staged))
         staging.sent(device.event())
         layout: Any = PlannedLayout(None if cell.buffers is None else cell.buffers.plan)
 
@@ -146,12 +146,7 @@ class Follower:
             positions, slots = cell.arrays["positions"].long(), cell.arrays["slots"].long()
             cell.hidden = self._part.forward(self._group.from_first(tokens), positions, slots, self.kv, layout)
 
-        device.run(lambda: _discard(replay(device, cell, whole)))
+        def played() -> None:
+            replay(device, cell, whole)  # rank 0 has the same hidden states
 
-
-def _copy(target: torch.Tensor, staged: torch.Tensor) -> None:
-    target.copy_(staged, non_blocking=True)
-
-
-def _discard(hidden: torch.Tensor) -> None:
-    """Rank 0 has the same."""
+        device.run(played)

@@ -70,7 +70,7 @@ class Passes:
         staged = self._staging.take(cell.block.size)
         cell.fill(staged.numpy(), arrays, plan, self._scratch)
         told = staged.numpy().copy() if self._ranks is not None and cell.kept else np.zeros(0, np.uint8)
-        self._device.run(lambda: _copy(cell.data, staged))
+        self._device.run(lambda: cell.load(staged))
         self._staging.sent(self._device.event())
         return Pass(cell, layout, plan, told)
 
@@ -117,7 +117,3 @@ def replay(device: Device, cell: Cell, whole: Any) -> torch.Tensor:
     if cell.hidden is None:
         raise RuntimeError("a recorded pass gave no hidden states")
     return cell.hidden
-
-
-def _copy(target: torch.Tensor, staged: torch.Tensor) -> None:
-    target.copy_(staged, non_blocking=True)

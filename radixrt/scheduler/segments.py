@@ -79,7 +79,7 @@ class OneOf:
         words = bitmask[row].view(np.uint32)
         np.bitwise_or.at(words, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
 
-    def accept(self, token: int) -> None:
+    def accept(self, token: int, *, guessed: bool = False) -> None:
         if self._taken or token not in self._allowed:
             raise TokenRefused(f"token {token} is not one of those that may stand here")
         self._taken += 1

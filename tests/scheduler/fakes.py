@@ -113,7 +113,7 @@ class EvenMatcher:
         for token in self.allowed():
             bitmask.view(np.uint32)[row, token // 32] |= np.uint32(1 << (token % 32))
 
-    def accept(self, token: int) -> None:
+    def accept(self, token: int, *, guessed: bool = False) -> None:
         if token not in self.allowed() or token in self.end_ids:
             raise TokenRefused(f"token {token} is not allowed")
         self.seen += 1

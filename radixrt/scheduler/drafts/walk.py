@@ -44,7 +44,7 @@ def walk(matcher: Matcher, guess: Sequence[int], odds: float, price: float, most
                 break
             best = ratio
             try:
-                matcher.accept(token)
+                matcher.accept(token, guessed=True)
             except TokenRefused:
                 break
             found.chain.append(token)
