@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from radixrt.runner.threads import KEPT_BYTES
+
 ROOM_BYTES = 96 * 2**20
-"""By so much memory may differ between two halves of a calm period: caches fill, pages are first touched."""
+"""By so much memory may differ between two halves of a calm period: caches fill. A runner may keep KEPT_BYTES more."""
 SETTLED_S = 5.0
 """A process that was started again has its memory after so long."""
 SERVER = "server"
-ENGINE = ("tokenizer", "scheduler", "runner")
+RUNNER = "runner"
+ENGINE = ("tokenizer", "scheduler", RUNNER)
 """Processes that an outage starts again."""
 
 Outcome: TypeAlias = Literal["answered", "outage", "fault"]
@@ -45,7 +48,7 @@ class Report:
     faults: list[str] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     memory: list[tuple[float, dict[str, int]]] = field(default_factory=list)
-    """(time, bytes by process): resident, without what they share; compile workers together."""
+    """(time, bytes by process): resident, without what they share (the KV pool, files); compile workers together."""
     seconds: float = 0.0
     ended: bool = False
     """Whether the run came to its end, so that what is left was looked for."""
@@ -65,14 +68,15 @@ class Report:
 
 
 def judge_memory(report: Report) -> None:
-    """The server's process over the whole run, the engine's since its last start: halves may differ by ROOM_BYTES."""
+    """The server over the whole run, the engine since its last start: halves may differ by what is allowed."""
     died = [outage.ended or outage.began for outage in report.outages if outage.all_down]
     began = max(died, default=0.0) + SETTLED_S
     warm = report.memory[len(report.memory) // 5 :]
     for name in names(report):
         values = [sizes[name] for at, sizes in warm if name in sizes and (name == SERVER or at > began)]
         half = len(values) // 2
-        if half and (grown := statistics.median(values[half:]) - statistics.median(values[:half])) > ROOM_BYTES:
+        room = ROOM_BYTES + (KEPT_BYTES if name == RUNNER else 0)
+        if half and (grown := statistics.median(values[half:]) - statistics.median(values[:half])) > room:
             report.fault(f"the memory of the {name} grew by {grown / 2**20:.0f} MiB")
 
 

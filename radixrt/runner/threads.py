@@ -47,10 +47,12 @@ def environment(threads: int, environ: Mapping[str, str] = os.environ) -> dict[s
         ours |= _WAITING
     # A step's activations are freed and taken again every few milliseconds: keep them out of mmap, and do not give
     # them back to the kernel in between, or each step pays for its page faults anew.
-    malloc = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+    malloc = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES)}
     ours |= {name: value for name, value in malloc.items() if name not in environ}
     return ours
 
 
+KEPT_BYTES = 256 << 20
+"""Freed memory that a runner may keep for its next steps."""
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "1000"}
 """libgomp takes the spin count over the policy; LLVM's and Intel's runtimes know the other two."""
