@@ -125,7 +125,7 @@ class EngineDead(RadixrtError):
 
 
 class GenerationFailed(RadixrtError):
-    """This request failed while it ran (its constraint met a dead end, its row an error); others go on."""
+    """This request failed while it ran, by no fault of its own (the model's outputs were no numbers); others go on."""
 
 
 class ModelError(RadixrtError):

@@ -37,5 +37,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_lexer_states: int = 100_000
     """States that one matcher's lexer may build while it runs (1-2 kB each)."""
     mask_deadline_s: float = 0.5
-    """Wall seconds that a step waits for masks: a row whose mask is not there by then fails, alone. Four times as many
-    where the machine is too busy to let it be filled."""
+    """Wall seconds that a step waits for masks: a row whose mask is not there by then fails, alone. Twenty times as
+    many where the machine is too busy to let it be filled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from radixrt.errors import ConstraintError
+from radixrt.errors import RadixrtError
 from radixrt.grammar.interface import Grammar
 from radixrt.params import Constraint
 
@@ -45,12 +45,12 @@ class Refusals:
         self._max_entries = max_entries
         self._keep_s = keep_s
         self._clock = clock
-        self._items: OrderedDict[Constraint, tuple[ConstraintError, float]] = OrderedDict()
+        self._items: OrderedDict[Constraint, tuple[RadixrtError, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def get(self, constraint: Constraint) -> ConstraintError | None:
+    def get(self, constraint: Constraint) -> RadixrtError | None:
         found = self._items.get(constraint)
         if found is None:
             return None
@@ -58,9 +58,9 @@ class Refusals:
         if self._clock() >= until:
             del self._items[constraint]
             return None
-        return ConstraintError(error.message, param=error.param, code=error.code)
+        return RadixrtError.from_info(error.info())
 
-    def put(self, constraint: Constraint, error: ConstraintError, keep_s: float | None = None) -> None:
+    def put(self, constraint: Constraint, error: RadixrtError, keep_s: float | None = None) -> None:
         self._items.pop(constraint, None)
         self._items[constraint] = (error, self._clock() + (self._keep_s if keep_s is None else keep_s))
         while len(self._items) > self._max_entries:

@@ -16,7 +16,8 @@ from typing import Any, Literal, Protocol, Self, TypeAlias
 import msgspec
 import numpy as np
 
-from radixrt.errors import ConstraintError
+from radixrt.errors import RadixrtError
+from radixrt.grammar.child import UNABLE
 from radixrt.grammar.errors import GrammarError
 from radixrt.grammar.instances import Encode, Verdict, verdict
 from radixrt.grammar.interface import Grammar
@@ -27,7 +28,7 @@ from radixrt.params import Constraint
 
 Status: TypeAlias = Literal["enforced", "refused", "error"]
 """`error`: the compile worker passed a limit, crashed or could not start."""
-_ERRORS = frozenset({"constraint_too_expensive", "compile_worker_failed"})
+_ERRORS = frozenset({"constraint_too_expensive", "constraints_unavailable", UNABLE})
 
 
 class Tokenizer(VocabularySource, Protocol):
@@ -93,7 +94,7 @@ class Checker:
         start = time.perf_counter()
         answer = self._answer(constraint)
         took_ms = round((time.perf_counter() - start) * 1000, 3)
-        if isinstance(answer, ConstraintError):
+        if isinstance(answer, RadixrtError):
             status: Status = "error" if answer.code in _ERRORS else "refused"
             return Report(status=status, pointer=answer.param, message=answer.message, compile_ms=took_ms), None
         return (
@@ -107,7 +108,7 @@ class Checker:
             answer,
         )
 
-    def _answer(self, constraint: Constraint) -> Grammar | ConstraintError:
+    def _answer(self, constraint: Constraint) -> Grammar | RadixrtError:
         while (answer := self._service.request(constraint)) is None:
             select.select([self._service.fileno()], [], [])
             self._service.completed()

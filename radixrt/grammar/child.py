@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from radixrt.errors import ConstraintError
+from radixrt.errors import ConstraintError, Overloaded, RadixrtError
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.memory import cpu_seconds, memory_message, resident_bytes
 from radixrt.grammar.wire import PATIENCE, START_TIMEOUT_S, STARVED, Answer, Frames, Setup, Task, pack, write_all
 from radixrt.params import Constraint
 
+UNABLE = "compile_worker_failed"
 WATCH_S = 0.05
 """How often a busy worker's memory is looked at."""
 _ROOT = Path(__file__).parents[2]
@@ -27,13 +28,15 @@ _OUT_OF_MEMORY = (b"memory allocation of", b"MemoryError", b"bad_alloc")
 class WorkerLost(Exception):
     """The worker is gone: killed for the reason that `message` gives, or by itself. Never leaves the room."""
 
-    def __init__(self, message: str, *, by_task: bool = True, by_itself: bool = False) -> None:
+    def __init__(self, message: str, *, by_task: bool = True, by_itself: bool = False, for_good: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.by_task = by_task
         """False: it could not even start, which is not the constraint's doing."""
         self.by_itself = by_itself
         """It ended without being killed for a limit: by a fault, or because somebody else killed it."""
+        self.for_good = for_good
+        """It said why it cannot work, and will say so again."""
 
 
 class Child:
@@ -82,7 +85,8 @@ class Child:
             message = f"the compile worker cannot start: {lost.message}"
             raise WorkerLost(message, by_task=False, by_itself=lost.by_itself) from lost
         if answer.error is not None:
-            raise WorkerLost(f"the compile worker cannot start: {answer.error.message}", by_task=False)
+            message = f"the compile worker cannot start: {answer.error.message}"
+            raise WorkerLost(message, by_task=False, for_good=True)
         self._ready = True
         self._baseline = resident_bytes(self.pid)
 
@@ -159,11 +163,18 @@ class Child:
         return WorkerLost(message, by_task=by_task, by_itself=True)
 
 
-def refusal(lost: WorkerLost, constraint: Constraint) -> ConstraintError:
+def refusal(lost: WorkerLost, constraint: Constraint) -> RadixrtError:
     """The error of the constraint whose worker was lost."""
     if lost.by_task:
         return ConstraintError(lost.message, param=constraint.kind, code="constraint_too_expensive")
-    return ConstraintError(lost.message, param=constraint.kind, code="compile_worker_failed")
+    if lost.for_good:
+        return ConstraintError(lost.message, param=constraint.kind, code="constraints_unavailable")
+    return out_of_order()
+
+
+def out_of_order() -> Overloaded:
+    """Of a constraint that was not even tried: the log says why."""
+    return Overloaded("constraints cannot be compiled at the moment: try again later", code=UNABLE)
 
 
 def _environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ by `Limits.max_step_s`.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -17,15 +18,19 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from queue import SimpleQueue
 
-from radixrt.errors import RadixrtError
-from radixrt.grammar.errors import MatcherFailed
+from radixrt.errors import Overloaded, RadixrtError
+from radixrt.grammar.errors import MatcherFailed, TooComplex
+from radixrt.grammar.wording import GAVE_UP
+
+log = logging.getLogger(__name__)
 
 HELP_AFTER_S = 0.001
 """Another thread helps where the masks are not there by then, up to one a CPU."""
-PATIENCE = 4
+PATIENCE = 20
 """Deadlines that a fill is given whose thread has hardly run: on a busy machine threads wait for a core."""
-WORKED = 0.25
-"""Of a deadline, in CPU seconds: a fill that has worked for so long is late by itself. An ordinary one takes 0.001."""
+WORKED = 0.4
+"""Of a deadline, in CPU seconds: a fill that has worked for so long is late by itself. An ordinary one takes 0.001, and
+what `Limits.max_step_s` allows one step is no more than this."""
 STUCK_AFTER_S = 0.02
 """Another thread than that many is taken where all seem to be held up."""
 
@@ -57,6 +62,9 @@ class _Round:
                 self.jobs[index]()
             except Exception as raised:  # noqa: BLE001 - told to whoever waits
                 error = raised
+            except BaseException as panic:  # noqa: BLE001 - pyo3's, of a library's own fault
+                log.error("a library failed over a mask: %r", panic)
+                error = MatcherFailed(f"the constraint cannot be followed further: {GAVE_UP}")
             with self._lock:
                 if self.closed:
                     return
@@ -72,11 +80,11 @@ class _Round:
             begun = [self.begun[index] for index in self.open if index in self.begun]
             return any(clock.seconds() < WORKED * deadline_s for clock in begun)
 
-    def close(self) -> set[int]:
-        """Take no more results; the jobs that have begun. Nothing begins from now on."""
+    def close(self) -> dict[int, float]:
+        """Take no more results, begin nothing more; what the jobs that have begun and are not done have worked."""
         with self._lock:
             self.closed = True
-            return set(self.begun)
+            return {index: self.begun[index].seconds() for index in self.open if index in self.begun}
 
 
 class _Clock:
@@ -129,8 +137,8 @@ class MaskFiller:
     """Runs jobs that each fill one row's masks. One caller at a time."""
 
     def __init__(self, deadline_s: float = 0.5) -> None:
-        """`deadline_s`: wall seconds after which a row whose fill is not done fails; PATIENCE times as many where the
-        machine has not let it run."""
+        """`deadline_s`: wall seconds after which a row whose fill is not done fails (400); PATIENCE times as many where
+        the machine has not let it run (503)."""
         self.deadline_s = deadline_s
         self._cpus = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
         self._threads = _Threads()
@@ -168,14 +176,24 @@ class MaskFiller:
                 threads += 1
             patience = HELP_AFTER_S if threads < min(self._cpus, len(places)) else STUCK_AFTER_S
             work.done.wait(min(patience if threads < len(places) else left, left))
-        begun = work.close()
+        late = work.close()
         for index, error in work.errors.items():
             if not isinstance(error, RadixrtError):
                 raise error
             errors[places[index]] = error
-        for index in work.open:
-            if index in begun:
-                errors[places[index]] = MatcherFailed(
-                    f"the constraint's mask was not there within {self.deadline_s:g} s, for which everybody would wait"
-                )
-        return [places[index] for index in work.open if index not in begun]
+        for index, worked in late.items():
+            errors[places[index]] = self._late(worked)
+        return [places[index] for index in work.open if index not in late]
+
+    def _late(self, worked_s: float) -> RadixrtError:
+        """The constraint's doing, or the machine's."""
+        if worked_s < WORKED * self.deadline_s:
+            waited = f"{PATIENCE * self.deadline_s:g} s"
+            return Overloaded(
+                f"the machine was too busy to compute the constraint's mask within {waited}: try again later",
+                code="constraint_mask_late",
+            )
+        return TooComplex(
+            f"the constraint cannot be followed further: its mask was not there within {self.deadline_s:g} s, "
+            "for which everybody would wait; a less ambiguous constraint would do"
+        )

@@ -1,4 +1,4 @@
-"""llguidance (1.9) behind the room's interface. It never raises: every call here is followed by a look at its error.
+"""llguidance (1.9) behind the room's interface. It never raises: every call is followed by a look at its error.
 
 `prepare` turns a constraint into the library's grammar source, through the gates; `Compiler` turns that into a
 `Grammar` for one vocabulary. The library is imported when it is first needed.
@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import numpy as np
 
 from radixrt.errors import ConstraintError, ModelError
 from radixrt.grammar.cfg import check_lark, gbnf_to_lark, is_gbnf
@@ -20,20 +20,22 @@ from radixrt.grammar.gate import Gated, check_schema, locate
 from radixrt.grammar.keys import Quotes, Reader, UniqueKeys, may_repeat
 from radixrt.grammar.keywords import NOT_ENFORCED
 from radixrt.grammar.limits import Limits
+from radixrt.grammar.llguidance_steps import LlguidanceSteps
 from radixrt.grammar.patterns import check_pattern
 from radixrt.grammar.sources import MAX_WHITESPACE, Source, check_size, proven, source_bytes
+from radixrt.grammar.stores import Stores
 from radixrt.grammar.structural import StructuralTag, lark, read_structural_tag
-from radixrt.grammar.tables import Bits, Tables, usable_ends, words
+from radixrt.grammar.tables import Tables, usable_ends
 from radixrt.grammar.tag_places import TagPlace, texts_of
-from radixrt.grammar.token_matcher import DEAD_END, Steps, TokenGrammar
-from radixrt.grammar.wording import grammar_words, regex_words, schema_words
+from radixrt.grammar.token_matcher import Steps, TokenGrammar
+from radixrt.grammar.wording import first_words, grammar_words, regex_words, schema_words
 from radixrt.params import Constraint
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
-_CONTEXT = 8
-"""Tokens before forced text that its tokenization may depend on."""
+AGAIN_S = 0.02
+"""CPU seconds that a grammar may take to be made if it may be made again while rows wait (usually 0.001)."""
 _REGEX_META = frozenset("\\.+*?()|[]{}^$#&-~")
 _JSON_OPTIONS: dict[str, Any] = {
     "lenient": False,
@@ -168,13 +170,18 @@ class Compiler:
         """The same from what `prepare` returned."""
         from llguidance import LLMatcher
 
-        inner = LLMatcher(self.tokenizer, source.text, log_level=0, limits=self._parser_limits)
+        def make() -> LLMatcher:
+            return LLMatcher(self.tokenizer, source.text, log_level=0, limits=self._parser_limits)
+
+        begun = time.thread_time()
+        inner = make()
         if inner.is_error():
             raise self._refusal(constraint, inner.get_error())
         warnings = inner.get_grammar_warnings()
         if warnings:
             raise self._refusal(constraint, "; ".join(warnings))
-        steps: Steps = _Steps(self.tokenizer, inner)
+        is_cheap = time.thread_time() - begun < AGAIN_S
+        steps: Steps = LlguidanceSteps.at_start(self.tokenizer, Stores(inner, make if is_cheap else None))
         if source.unique_keys:
             if self._quotes is None:
                 self._quotes = Quotes(self.tables)
@@ -202,7 +209,7 @@ class Compiler:
 
     def _refusal(self, constraint: Constraint, error: str) -> ConstraintError:
         kind = constraint.kind
-        words = _first_words(error)
+        words = first_words(error)
         if kind == "structural_tag":
             return self._refused_tag(constraint, words)
         if kind == "json_schema":
@@ -224,64 +231,6 @@ class Compiler:
                 return ConstraintError(error.message, param=f"{tag.place}{inside}", code=error.code)
         said = schema_words(words)
         return ConstraintError(f"structural_tag: {said.text}", param=constraint.kind)
-
-
-class _Steps:
-    """The library's matcher; see `token_matcher.Steps`."""
-
-    def __init__(self, tokenizer: LLTokenizer, inner: LLMatcher) -> None:
-        self._tokenizer = tokenizer
-        self._inner = inner
-
-    @property
-    def failure(self) -> str | None:
-        if not self._inner.is_error():
-            return None
-        words = _first_words(self._inner.get_error())
-        return DEAD_END if words.startswith("NoExtension") else words
-
-    def fill(self, mask: Bits) -> None:
-        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-
-    def accept(self, token: int) -> bool:
-        return self._inner.try_consume_tokens([token]) == 1
-
-    def accepting(self) -> bool:
-        return bool(self._inner.is_accepting())
-
-    def stopped(self) -> bool:
-        return bool(self._inner.is_stopped())
-
-    def rollback(self, n: int) -> None:
-        self._inner.rollback(n)
-
-    def copy(self) -> _Steps:
-        return _Steps(self._tokenizer, self._inner.deep_copy())
-
-    def forced(self, before: Sequence[int]) -> Sequence[int]:
-        text = bytes(self._inner.compute_ff_bytes())
-        if self._inner.is_error():
-            return []
-        # The last bytes may belong to a token that goes on beyond what is forced: those are left to the model.
-        tokens, _ = self._tokenizer.tokenize_partial(text, list(before[-_CONTEXT:]))
-        return tokens[: self._inner.validate_tokens(tokens)] or self._last(text)
-
-    def _last(self, text: bytes) -> list[int]:
-        """How the tokenizer goes on with certain text that no token may go beyond, so that none can join it to what
-        follows (`":"` before a string). The mask tells; few tokens are possible here, so it costs little."""
-        if not text or self._inner.is_accepting():
-            return []
-        mask = np.zeros(words(self._tokenizer.vocab_size), dtype=np.int32)
-        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        filled = np.flatnonzero(mask)
-        if self._inner.is_error() or len(filled) > len(text):  # the beginnings of a text are as many as its bytes
-            return []
-        bits = zip(filled.tolist(), mask.view(np.uint32)[filled].tolist(), strict=True)
-        allowed = [32 * word + i for word, set_ in bits for i in range(32) if set_ >> i & 1]
-        if any(len(text) < len(self._tokenizer.decode_bytes([token])) for token in allowed):
-            return []
-        first = self._tokenizer.tokenize_bytes(text)[:1]
-        return first if first and first[0] in allowed else []
 
 
 _NO_FORCING = '%llguidance {"no_forcing": true}'
@@ -358,9 +307,3 @@ _WHITESPACE = re.compile(rf"(?:(?:{_SPACE}|\[{_SPACE}+\])(?:[*+?]|\{{\d{{1,4}}(?
 def literal_regex(text: str) -> str:
     """A regex that matches exactly this text."""
     return "".join(f"\\{char}" if char in _REGEX_META else char for char in text)
-
-
-def _first_words(error: str) -> str:
-    """A library's message without its state dump, at most 300 characters."""
-    words = error.split("\n<state>")[0].strip()
-    return words if len(words) <= 300 else words[:297] + "..."

@@ -1,6 +1,6 @@
 """Constraints -> grammars without ever making the caller wait: the face that the scheduler's loop uses.
 
-    request(c) -> Grammar | ConstraintError | None          None: being compiled
+    request(c) -> Grammar | RadixrtError | None             None: being compiled
     fileno() becomes readable -> completed() -> [c, ...]    request(c) now answers at once
 
 Behind it a thread for each worker takes constraints from a queue, has its worker process try them out under the limits
@@ -25,7 +25,7 @@ import msgspec
 from radixrt.errors import ConstraintError, RadixrtError
 from radixrt.grammar.backends import Backends
 from radixrt.grammar.cache import GrammarCache, Refusals
-from radixrt.grammar.child import Child, WorkerLost, refusal
+from radixrt.grammar.child import UNABLE, Child, WorkerLost, out_of_order, refusal
 from radixrt.grammar.interface import Grammar
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.llguidance_backend import VocabularySource
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of one constraint; passed from a worker's thread to the caller's."""
 
     constraint: Constraint
-    result: Grammar | ConstraintError
+    result: Grammar | RadixrtError
     seconds: float
     size: int
 
@@ -104,7 +104,7 @@ class CompileService:
         self._threads: list[_WorkerThread] = []
         self._start_worker()
 
-    def request(self, constraint: Constraint) -> Grammar | ConstraintError | None:
+    def request(self, constraint: Constraint) -> Grammar | RadixrtError | None:
         """The grammar, the refusal, or None while it is being compiled (then `completed` will name the constraint)."""
         found = self._grammars.get(constraint)
         if found is not None:
@@ -142,10 +142,10 @@ class CompileService:
             self._pending.discard(outcome.constraint)
             done.append(outcome.constraint)
             self.compile_seconds += outcome.seconds
-            if isinstance(outcome.result, ConstraintError):
+            if isinstance(outcome.result, RadixrtError):
                 self.refusals += 1
                 # What the constraint has no part in may be well again in a moment.
-                keep_s = BRIEFLY_S if outcome.result.code == "compile_worker_failed" else None
+                keep_s = BRIEFLY_S if outcome.result.code == UNABLE else None
                 self._refused.put(outcome.constraint, outcome.result, keep_s)
             else:
                 self.compiles += 1
@@ -295,7 +295,7 @@ class _WorkerThread(threading.Thread):
 
     def _handle(self, constraint: Constraint) -> Outcome:
         start = time.monotonic()
-        result: Grammar | ConstraintError
+        result: Grammar | RadixrtError
         size = source_bytes(constraint)
         try:
             answer = self._ask(constraint)
@@ -308,10 +308,10 @@ class _WorkerThread(threading.Thread):
                 log.warning("a compile worker was lost: %s", lost.message)
             result = refusal(lost, constraint)
             self._replace_child()
-        except (RadixrtError, OSError) as error:
+        except Exception:  # whatever it is, the request must hear of it, and this thread take the next one
             log.exception("a constraint could not be compiled")
             self._drop_child()
-            result = ConstraintError(f"the constraint could not be compiled: {error}", param=constraint.kind)
+            result = out_of_order()
         if self._child is not None and self._child.is_bloated:
             self._drop_child()
             self._replace_child()

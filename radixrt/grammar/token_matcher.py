@@ -19,7 +19,7 @@ from radixrt.grammar.limits import Limits
 from radixrt.grammar.tables import Bits, Ends, Tables, bit, words
 from radixrt.grammar.wording import GAVE_UP, TOO_MANY_WAYS, running_words
 
-DEAD_END = "no token can follow within the constraint"
+DEAD_END = "no token can follow within the constraint: it leaves no way to complete the text so far"
 
 
 class Steps(Protocol):
@@ -220,11 +220,13 @@ class TokenMatcher:
             possible = self._is_possible(token)
             taken = possible and self._steps.accept(token)
             if possible and not taken and not guessed:
-                # Other rows of the grammar may have used up its states: a back end tells so in a mask, not here.
+                # Other rows of the grammar may have used up its states: a back end tells so in a mask, not here, and
+                # there it may find others.
                 mask = np.zeros(words(self._tables.width), dtype=np.int32)
                 self._steps.fill(mask)
                 if self._steps.failure is None and _holds(mask, token):
-                    self._failure = TOO_MANY_WAYS
+                    taken = self._steps.accept(token)
+                    self._failure = None if taken else TOO_MANY_WAYS
             self._clock(start)
             self._check()
             if not taken:

@@ -197,8 +197,8 @@ def grammar_words(message: str, *, own_lines: bool = True) -> str:
     return f"{line}it cannot be read from here on" if place and own_lines else f"{line}it cannot be read"
 
 
-GAVE_UP = "the back end gave up"
-"""Why is not known: nothing says that the constraint is to blame."""
+GAVE_UP = "its library gave up; write it in other words, or name another backend"
+"""Why is not known."""
 TOO_MANY_WAYS = "there are too many ways to read the text so far; a less ambiguous constraint would do"
 
 
@@ -208,3 +208,9 @@ def running_words(failure: str) -> str:
     if re.search(r"TooComplex|too complex|items|lexer|states|fuel|limit", failure):
         return TOO_MANY_WAYS
     return GAVE_UP
+
+
+def first_words(error: str) -> str:
+    """A library's message without its state dump, at most 300 characters."""
+    words = error.split("\n<state>")[0].strip()
+    return words if len(words) <= 300 else words[:297] + "..."

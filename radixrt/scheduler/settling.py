@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from radixrt.cache import PrefixCache
 from radixrt.errors import GenerationFailed, RadixrtError
+from radixrt.grammar import MatcherFailed, TokenRefused
 from radixrt.messages import StepResult, TokenDelta
 from radixrt.scheduler.batch import PlannedRow, Step
 from radixrt.scheduler.drafts.certain import foretell
@@ -18,7 +22,13 @@ from radixrt.scheduler.rows import RowTable
 from radixrt.scheduler.specs import token_delta
 from radixrt.scheduler.stats import Stats
 
+log = logging.getLogger(__name__)
+
 _NOT_FINITE = "the model's outputs are not finite numbers: its weights may be damaged; check the checkpoint's files"
+_REFUSES = (
+    "the constraint cannot be followed further: its library refuses what it allowed before; write it in other words, "
+    "or name another backend"
+)
 
 
 @dataclass(eq=False)
@@ -59,9 +69,7 @@ class Settler:
         """
         request, sampling, token = row.request, row.request.sampling, int(result.tokens[k])
         if token < 0:
-            # A row without a constraint has tokens to choose from, unless its logits are no numbers.
-            why = _NOT_FINITE if row.matcher is None else "no token is possible here: the constraint met a dead end"
-            self.ends.fail(request, GenerationFailed(why))
+            self.ends.fail(request, self._why_nothing(row))
             return
         now = self.clock()
         self.stats.token(now - row.last_token_at if row.last_token_at else None)
@@ -77,12 +85,26 @@ class Settler:
         if row.matcher is not None:
             try:
                 row.matcher.accept(token)
+            except TokenRefused:
+                log.exception("a constraint refuses the token that its mask allowed")
+                self.ends.fail(request, MatcherFailed(_REFUSES))
+                return
             except RadixrtError as error:
                 self.ends.fail(request, error)
                 return
         self._append(row, token, slot, certain=forced)
         self.ends.deltas.append(token_delta(row, token, result, k, forced))
         self._finish_if_over(row)
+
+    def _why_nothing(self, row: Row) -> RadixrtError:
+        """Nothing could be sampled: the constraint may leave nothing behind a guess; else logits are no numbers."""
+        if row.matcher is not None:
+            mask = np.zeros((1, -(-self.limits.vocab_size // 32)), dtype=np.int32)
+            try:
+                row.matcher.fill(mask, 0)
+            except RadixrtError as error:
+                return error
+        return GenerationFailed(_NOT_FINITE)
 
     def jump(self, row: Row, steps: Iterable[Step]) -> None:
         """Take the tokens that come next whatever is sampled; samples under way in `steps` bring nothing new."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import regex
 
-from radixrt.errors import GenerationFailed, InvalidRequest
+from radixrt.errors import InvalidRequest
 
 SEARCH_S = 0.05
 """Longest time for one search of one pattern."""
@@ -149,7 +149,11 @@ class StopScanner:
         try:
             return list(compiled(pattern).finditer(text, begun, partial=partial, timeout=SEARCH_S))
         except TimeoutError as error:
-            raise GenerationFailed(f"stop_regex {pattern!r} takes too long on this text: make it simpler") from error
+            raise InvalidRequest(
+                f"stop_regex {pattern!r} takes too long on this text: make it simpler",
+                param="stop_regex",
+                code="stop_regex_too_complex",
+            ) from error
 
     def _partial(self) -> int | None:
         """Where the earliest stop string begins that the end of the held text may still become."""

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from radixrt.checkpoint import Vocabulary, open_checkpoint
-from radixrt.grammar import Limits, Matcher, TokenRefused
+from radixrt.grammar import Limits, Matcher, TokenRefused, stores
 from radixrt.grammar.backends import Backends
 from radixrt.grammar.errors import TooComplex
+from radixrt.grammar.stores import Store
 from radixrt.params import Constraint
 
 WIDTH = 49_216
@@ -74,37 +75,40 @@ def test_masks_hold_over_the_whole_vocabulary(constraint: Constraint, real_compi
         matcher.accept(rng.choice(inner))
 
 
-def test_what_cannot_be_followed_says_so_behind_a_shared_first_mask(real: Vocabulary, real_compiler: Backends) -> None:
-    """One row makes more states than there may be; the next, which takes the first mask from it, is told the same."""
-    grammar = real_compiler.compile(Constraint(kind="regex", value="((a{1,900}){1,900}){1,900}"))
+def writes(matcher: Matcher, token: int, most: int) -> int:
+    """How often a token can be written before the constraint takes too much."""
+    for count in range(most):
+        try:
+            assert token in allowed_ids(matcher)
+            matcher.accept(token)
+        except TooComplex:
+            return count
+    return most
+
+
+def test_a_row_gets_as_far_as_it_would_alone_whatever_others_of_its_constraint_used_up(
+    real: Vocabulary, real_compiler: Backends
+) -> None:
+    """The library's matchers of one grammar share the states that they may build."""
+    constraint = Constraint(kind="regex", value="((a{1,900}){1,900}){1,900}")
     (letter,) = real.encode("a")
-    first, second = grammar.matcher(), grammar.matcher()
-
-    def write(count: int) -> None:
-        for _ in range(count):
-            assert letter in allowed_ids(first)
-            first.accept(letter)
-
-    with pytest.raises(TooComplex):
-        write(200)
-    assert letter in allowed_ids(second)
-    with pytest.raises(TooComplex):
-        second.accept(letter)
+    alone = writes(real_compiler.compile(constraint).matcher(), letter, 100)
+    assert 5 < alone < 100, "the states are used up"
+    grammar = real_compiler.compile(constraint)
+    before, beside, short = grammar.matcher(), grammar.matcher(), grammar.matcher()
+    assert writes(beside, letter, 5) == writes(short, letter, 2 * alone // 3) - 2 * alone // 3 + 5 == 5
+    assert writes(before, letter, 100) == alone
+    assert writes(beside, letter, alone - 5) == alone - 5, "what it had written holds"
+    assert writes(grammar.matcher(), letter, alone) == alone, "warm as cold"
 
 
-def test_what_another_row_has_used_up_is_told_in_the_middle_of_a_row(real: Vocabulary, real_compiler: Backends) -> None:
-    grammar = real_compiler.compile(Constraint(kind="regex", value="((a{1,901}){1,901}){1,901}"))
+def test_many_rows_that_use_up_what_they_have_alone_are_no_work_for_each(
+    real: Vocabulary, real_compiler: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = real_compiler.compile(Constraint(kind="regex", value="((a{1,901}){1,900}){1,900}"))
+    made: list[Store] = []
+    monkeypatch.setattr(stores, "Store", lambda start: made.append(Store(start)) or made[-1])
+    monkeypatch.setattr(stores, "WASTE_S", 0.0)
     (letter,) = real.encode("a")
-    first, second = grammar.matcher(), grammar.matcher()
-    second.accept(letter)
-    assert letter in allowed_ids(second)
-
-    def write(matcher: Matcher, count: int) -> None:
-        for _ in range(count):
-            matcher.accept(letter)
-            allowed_ids(matcher)
-
-    with pytest.raises(TooComplex):
-        write(first, 200)
-    with pytest.raises(TooComplex):
-        write(second, 200)
+    rows = [grammar.matcher() for _ in range(64)]
+    assert all(writes(row, letter, 100) < 100 for row in rows) and not made

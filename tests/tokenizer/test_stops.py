@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixrt.errors import GenerationFailed, InvalidRequest
+from radixrt.errors import InvalidRequest
 from radixrt.tokenizer.stops import LOOK_BACK, StopScanner, compiled
 
 
@@ -167,5 +167,6 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 
 def test_a_pattern_that_takes_for_ever_fails_its_request() -> None:
     scanner = StopScanner((), [r"(?:a|a|aa)+(?:b|c)d{2}$"])
-    with pytest.raises(GenerationFailed, match="takes too long"):
+    with pytest.raises(InvalidRequest, match="takes too long") as caught:
         run(scanner, ["aaaa"] * 200)
+    assert (caught.value.param, caught.value.code) == ("stop_regex", "stop_regex_too_complex")
