@@ -29,7 +29,10 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 def start(name: str, config_type: type[Config]) -> Config:
     """Read this process's config, set up logging, slices and the lifeline; called first in each `__main__`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    config = msgspec.json.decode(_read_line(0), type=config_type)
+    line = _read_line(0)
+    if not line.endswith(b"\n"):
+        os._exit(0)  # the parent ended before it had said what to do
+    config = msgspec.json.decode(line, type=config_type)
     setup_logging(getattr(config, "log_level", "warning"), name, getattr(config, "log_format", "text"))
     ask_short_slice()
     directory = getattr(config, "ipc_dir", "")

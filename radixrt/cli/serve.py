@@ -12,6 +12,7 @@ import typer
 from radixrt.cli import combinations
 from radixrt.cli.options import EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
+from radixrt.cli.stopping import stops_cleanly
 
 if TYPE_CHECKING:
     from radixrt.results import ModelInfo
@@ -140,6 +141,7 @@ def serve(
     from radixrt import Engine
     from radixrt.process import setup_logging
     from radixrt.server.early import Early
+    from radixrt.server.hosts import origins_of
     from radixrt.server.keys import keys_of
     from radixrt.server.listening import Tls, bind, bind_unix, url_of
     from radixrt.server.restarts import Restarts
@@ -155,7 +157,8 @@ def serve(
     if tls is not None:
         tls.check()
     tracing = over_http(otlp_endpoint) if otlp_endpoint else None
-    with Stages() as stages:
+    origins = origins_of(cors_origin or ())
+    with stops_cleanly(), Stages() as stages:
         banner = Banner(stages, uds, key_needed=bool(keys))
         listener = bind(host, port) if uds is None else bind_unix(uds)
         banner.bound(url_of(listener, "https" if tls else "http"))
@@ -172,7 +175,7 @@ def serve(
             tls=tls,
             keys=keys,
             allowed_hosts=allowed_host or (),
-            cors_origins=cors_origin or (),
+            cors_origins=origins,
             tracing=tracing,
             restarts=Restarts() if on_engine_death == "restart" else None,
             drain_timeout_s=drain_timeout_s,

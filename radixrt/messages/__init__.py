@@ -13,6 +13,7 @@ R: rows of a step, T: new tokens of a step, V: vocabulary.
 from __future__ import annotations
 
 from radixrt.messages.base import (
+    RESERVED_VARIABLES,
     Array,
     ChatMessage,
     ChatPrompt,
@@ -91,6 +92,7 @@ from radixrt.messages.scheduler import (
 )
 
 __all__ = [
+    "RESERVED_VARIABLES",
     "Abort",
     "AppendProgram",
     "Array",

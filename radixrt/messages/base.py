@@ -40,6 +40,12 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """What the model thought before it said `content`; templates of thinking models show it or not."""
 
 
+RESERVED_VARIABLES = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template"}
+)
+"""Variables of a chat template that `template_kwargs` cannot set: other fields say them."""
+
+
 class ChatPrompt(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Messages, rendered by the model's own chat template in the tokenizer process.
 

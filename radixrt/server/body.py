@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import re
 from typing import Any, TypeVar
@@ -43,6 +44,8 @@ HINTS = {
     "chat_template": "templates are chosen when the server starts (--chat-template)",
 }
 """What to do instead of parameters that other servers know."""
+OLD_FIELDS = {".function_call": "a call belongs into tool_calls"}
+"""What to do instead of fields of messages that only old clients fill."""
 
 
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
@@ -84,10 +87,14 @@ def parse(raw: bytes, decode: msgspec.json.Decoder[T]) -> T:
     try:
         value = decode.decode(raw)
         json.loads(raw, object_pairs_hook=_refuse_duplicates)
+    except _Repeated as error:
+        path = _place(raw)
+        raise InvalidRequest(f"{path} is given twice", param=path, code="duplicate_parameter") from error
     except msgspec.ValidationError as error:
         raise named(str(error), raw, decode.type) from error
     except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {_half(raw) or error}", code="invalid_json") from error
+        words = _strange(raw) or error
+        raise InvalidRequest(f"the body is not valid JSON: {words}", code="invalid_json") from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply", code="invalid_json") from error
     return value
@@ -112,7 +119,9 @@ def named(message: str, raw: bytes = b"", kind: Any = None) -> InvalidRequest:
     if not path:
         return InvalidRequest(f"the body must be a JSON object: {text[:1].lower()}{text[1:]}", code="invalid_json")
     text = faults.cut(text)
-    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}{faults.told(raw, kind, pattern, text)}", param=path)
+    hint = "".join(f"; {words}" for name, words in OLD_FIELDS.items() if path.startswith("messages") and name in path)
+    told = faults.told(raw, kind, pattern, text)
+    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}{told}{hint}", param=path)
 
 
 def _message(body: Any, kind: Any) -> str | None:
@@ -124,8 +133,15 @@ def _message(body: Any, kind: Any) -> str | None:
     return None
 
 
-def _half(raw: bytes) -> str | None:
-    """What to say of an escape such as \\ud800 without its other half; msgspec's words would mislead."""
+def _strange(raw: bytes) -> str | None:
+    """What to say where msgspec's words would mislead: of nothing, of other encodings, and of an escape such as \\ud800
+    without its other half."""
+    if not raw.strip():
+        return "it is empty"
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "it is UTF-16: send UTF-8"
+    if raw.startswith(codecs.BOM_UTF8):
+        return "it begins with a byte order mark: leave it out"
     for found in _SURROGATE.finditer(raw):
         if found["half"]:
             return f"{found['half'].decode()} at byte {found.start()} is half a surrogate pair, which is no character"
@@ -133,13 +149,35 @@ def _half(raw: bytes) -> str | None:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    seen: set[str] = set()
-    if len({name for name, _ in pairs}) == len(pairs):
-        return
-    for name, _ in pairs:
-        if name in seen:
-            raise InvalidRequest(f"{name} is given twice in one object", param=name, code="duplicate_parameter")
-        seen.add(name)
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise _Repeated
+
+
+class _Repeated(Exception):
+    """An object of the body has two members of one name."""
+
+
+class _Members(list[tuple[str, Any]]):
+    """An object of the body as it was written: its members in order, repeated ones too."""
+
+
+def _place(raw: bytes) -> str:
+    """The path of the first member whose name its object has already."""
+    todo: list[tuple[str, Any]] = [("", json.loads(raw, object_pairs_hook=_Members))]
+    while todo:
+        path, value = todo.pop()
+        inner: list[tuple[str, Any]] = []
+        if isinstance(value, _Members):
+            seen: set[str] = set()
+            for name, member in value:
+                if name in seen:
+                    return _join(path, name)
+                seen.add(name)
+                inner.append((_join(path, name), member))
+        elif isinstance(value, list):
+            inner = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        todo += reversed(inner)
+    return ""
 
 
 def _from_json(kind: type, value: Any) -> Any:

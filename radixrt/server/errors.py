@@ -125,6 +125,12 @@ def as_radixrt_error(error: Exception) -> RadixrtError:
     return INTERNAL
 
 
+NO_ROUTE = (
+    "there is no such route: GET /openapi.json lists them; the base URL of OpenAI clients ends in /v1, that of "
+    "Anthropic's and Ollama's does not"
+)
+
+
 async def on_radixrt_error(request: Request, error: Exception) -> Response:
     """Handler for RadixrtError in FastAPI's table."""
     return error_response(as_radixrt_error(error), request.url.path)
@@ -136,9 +142,10 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return error_response(as_radixrt_error(error), path)
     if error.status_code == 404:
-        return error_response(NotFound("there is no such route", code="route_not_found"), path)
+        return error_response(NotFound(NO_ROUTE, code="route_not_found"), path)
     if error.status_code == 405:
-        refused: RadixrtError = InvalidRequest("this route does not take this method", code="method_not_allowed")
+        takes = (error.headers or {}).get("Allow", "other methods")
+        refused: RadixrtError = InvalidRequest(f"this route takes {takes} only", code="method_not_allowed")
     else:
         refused = InvalidRequest(str(error.detail))
     response = error_response(with_status(refused, error.status_code), path)

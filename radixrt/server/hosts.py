@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from radixrt.errors import Forbidden
+from radixrt.errors import Forbidden, StartupError
 from radixrt.server.errors import error_response
 
 
@@ -51,3 +51,23 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def origins_of(given: Iterable[str]) -> list[str]:
+    """Origins as browsers send them (scheme://host[:port] in lower case), or `*`. StartupError for what no browser
+    sends: such an origin would let nobody in, silently."""
+    return [_origin(text) for text in given]
+
+
+def _origin(text: str) -> str:
+    if text == "*":
+        return text
+    origin = text.strip().lower().removesuffix("/")
+    try:
+        parts = urlsplit(origin)
+        whole = f"{parts.scheme}://{parts.netloc}" == origin and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or "@" in origin:
+        raise StartupError(f"{text!r} is no origin of a page: write it as https://app.example:8443, or '*' for all")
+    return origin

@@ -35,6 +35,8 @@ def bind_unix(path: Path) -> socket.socket:
                 if probe.connect_ex(str(path)) == 0:
                     raise OSError("another server listens there")
             path.unlink()
+        elif path.exists():
+            raise OSError("there is a file of that name, which is no socket")
         before = os.umask(0o177)
         try:
             listener.bind(str(path))

@@ -122,6 +122,7 @@ class CommonRequest(_Struct, kw_only=True):
     store: Literal[False] | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
 
 
@@ -138,7 +139,10 @@ class CompletionRequest(CommonRequest, kw_only=True):
 
 class FunctionCall(_Struct, kw_only=True):
     name: str
-    arguments: str = ""
+    arguments: str | dict[str, Any] | None = ""
+    """JSON text, as OpenAI has it, or the object itself."""
+    parsed_arguments: Any = None
+    """What the SDK's `parse` makes of them, and sends back; `arguments` counts."""
 
 
 class ToolCall(_Struct, kw_only=True):
@@ -164,6 +168,8 @@ class FunctionSpec(_Struct, kw_only=True):
 class Tool(_Struct, kw_only=True):
     function: FunctionSpec
     type: Literal["function"] = "function"
+    cache_control: dict[str, Any] | None = None
+    """Taken as in messages, and changes nothing: every prefix is cached."""
 
 
 class FunctionName(_Struct, kw_only=True):
@@ -178,7 +184,8 @@ class NamedChoice(_Struct, kw_only=True):
 
 
 class InMessage(_Struct, kw_only=True):
-    """One message as clients send it; `audio`, `annotations` and the like are what the SDK's own answers carry."""
+    """One message as clients send it; `audio`, `annotations`, `parsed` and the like are what the SDK's own answers
+    carry."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -186,10 +193,14 @@ class InMessage(_Struct, kw_only=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    refusal: None = None
+    refusal: str | None = None
+    """What the assistant said in place of content."""
     audio: None = None
     function_call: None = None
     annotations: list[Any] | None = None
+    parsed: Any = None
+    cache_control: dict[str, Any] | None = None
+    """As clients of other services send it; it changes nothing: every prefix is cached."""
 
 
 class ChatRequest(CommonRequest, kw_only=True):

@@ -62,7 +62,8 @@ def load(config: TokenizerConfig, send_client: SendClient, send_scheduler: SendS
         try:
             source = Path(config.chat_template).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ModelError(f"the chat template file cannot be read: {type(error).__name__}") from error
+            why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise ModelError(f"the chat template file {config.chat_template} cannot be read: {why}") from error
     chat = ChatTemplate(source, Shield(vocabulary), bos_token=vocabulary.bos_token, eos_token=vocabulary.eos_token)
     if config.chat_template is not None and chat.fault is not None:
         raise ModelError(chat.fault)

@@ -14,7 +14,7 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
 from radixrt import dialects
 from radixrt.errors import InvalidRequest
-from radixrt.messages import ChatPrompt
+from radixrt.messages import RESERVED_VARIABLES, ChatPrompt
 from radixrt.tokenizer.explain import as_plain_turn, explain_tools
 from radixrt.tokenizer.sandbox import MAX_CHARS, JsonObject, Sandbox, TemplateLimit
 from radixrt.tokenizer.shield import Shield, choose_marks, strings_in
@@ -23,7 +23,6 @@ from radixrt.tokenizer.tools import canonical_tool
 log = logging.getLogger(__name__)
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template"})
 _MAX_WORDS = 500
 """Characters of a template's own error message that are passed on."""
 
@@ -151,7 +150,7 @@ class ChatTemplate:
         if not 0 <= prompt.after <= len(prompt.messages):
             raise InvalidRequest(f"after must be between 0 and {len(prompt.messages)}", param="after")
         for name in prompt.template_kwargs:
-            if name in _RESERVED:
+            if name in RESERVED_VARIABLES:
                 raise InvalidRequest(f"{name!r} is not for template_kwargs", param="template_kwargs")
 
     def _message(self, message: dict[str, Any], mark: str) -> dict[str, Any]:

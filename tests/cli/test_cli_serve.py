@@ -80,6 +80,25 @@ def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(smollm2_path: Path,
             httpx.get(f"{url}/health")
 
 
+def test_a_signal_while_the_model_loads_ends_it_cleanly(tiny_path: Path) -> None:
+    """As soon as it listens: the processes have just been started, and the web framework is still being imported."""
+    import psutil
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        command = [*COMMAND, str(tiny_path), "--port", "0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            first = process.stderr.readline()
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(number)
+            assert process.wait(timeout=20) == 0
+            assert "Traceback" not in process.stderr.read()
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
+        port = int(first.split("http://127.0.0.1:")[1].split()[0])
+        socket.create_server(("127.0.0.1", port)).close()
+
+
 def refuses(url: str) -> bool:
     """Whether a server takes no new connection any more."""
     try:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from radixrt.errors import EngineDead, StartupError
 from radixrt.results import EngineStats, TierStats
 from radixrt.server.app import create_app
+from radixrt.server.hosts import origins_of
 from radixrt.server.keys import keys_of
 from radixrt.server.listening import bind, url_of
 from radixrt.server.metrics import HttpMetrics, exposition
@@ -105,9 +106,11 @@ def test_a_port_in_use_is_found_before_the_model_loads() -> None:
 
 
 def test_unknown_routes_and_methods(served: Served) -> None:
-    assert error_of(served.http.get("/nothing"), 404)["code"] == "route_not_found"
+    error = error_of(served.http.get("/nothing"), 404)
+    assert error["code"] == "route_not_found" and "ends in /v1" in error["message"]
     response = served.http.get("/v1/completions")
-    assert error_of(response, 405)["code"] == "method_not_allowed"
+    error = error_of(response, 405)
+    assert error["code"] == "method_not_allowed" and "POST" in error["message"]
     assert response.headers["allow"] == "POST"
 
 
@@ -217,6 +220,20 @@ def test_every_route_needs_the_key() -> None:
         assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
         other = served.http.get("/health", headers={"origin": "http://evil.test"})
         assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("good", ["*", "http://app.test", "https://app.test:8443", "http://[::1]:3000"])
+def test_origins_are_as_browsers_send_them(good: str) -> None:
+    assert origins_of([good]) == [good]
+    assert origins_of(["HTTP://App.test/"]) == ["http://app.test"]
+
+
+@pytest.mark.parametrize(
+    "bad", ["app.test", "http://", "http://app.test/page", "http://u@app.test", "//app.test", "", "http://a:x"]
+)
+def test_origins_that_no_browser_sends_are_refused(bad: str) -> None:
+    with pytest.raises(StartupError, match="no origin"):
+        origins_of([bad])
 
 
 def test_no_cors_unless_asked(served: Served) -> None:

@@ -56,8 +56,9 @@ def test_null_is_absent(served: Served) -> None:
     "harmless",
     [
         {"user": "u"}, {"metadata": {"a": "b"}}, {"store": False}, {"service_tier": "auto"},
-        {"prompt_cache_key": "k"}, {"safety_identifier": "s"}, {"parallel_tool_calls": False},
-        {"modalities": ["text"]}, {"reasoning_effort": "none"}, {"response_format": {"type": "text"}},
+        {"prompt_cache_key": "k"}, {"prompt_cache_retention": "24h"}, {"safety_identifier": "s"},
+        {"parallel_tool_calls": False}, {"modalities": ["text"]}, {"reasoning_effort": "none"},
+        {"response_format": {"type": "text"}},
     ],
 )  # fmt: skip
 def test_harmless_parameters_are_taken(served: Served, harmless: dict[str, Any]) -> None:
@@ -115,6 +116,33 @@ def test_old_spellings_name_the_new_one(served: Served, old: str, new: str) -> N
 def test_malformed_bodies(served: Served, text: str, code: str | None) -> None:
     assert error_of(raw(served, text), 400)["code"] == code or code is None
     assert served.chat().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "param"),
+    [
+        ('{"messages": [], "n": 1, "n": 2}', "n"),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b", "role": "system"}]}',
+         "messages[1].role"),
+        ('{"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "text": "b"}]}]}',
+         "messages[0].content[0].text"),
+        ('{"prompt": "a", "json_schema": {"properties": {"x": {}, "x": {}}}}', "json_schema.properties.x"),
+    ],
+)  # fmt: skip
+def test_what_is_given_twice_is_named_with_its_place(served: Served, text: str, param: str) -> None:
+    path = "/v1/completions" if "prompt" in text else "/v1/chat/completions"
+    error = error_of(served.http.post(path, content=text), 400)
+    assert (error["param"], error["code"]) == (param, "duplicate_parameter") and param in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(b"", "empty"), (b" \n", "empty"), (b'\xef\xbb\xbf{"prompt": "a"}', "byte order mark"),
+     ('{"prompt": "a"}'.encode("utf-16"), "UTF-16")],
+)  # fmt: skip
+def test_a_body_that_is_no_text_of_ours_is_told_what_it_is(served: Served, body: bytes, words: str) -> None:
+    error = error_of(served.http.post("/v1/completions", content=body), 400)
+    assert error["code"] == "invalid_json" and words in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ class Thing(BaseModel):
 def test_parse(client: openai.OpenAI) -> None:
     answer = client.chat.completions.parse(model="fake", messages=HI, response_format=Thing)
     assert answer.choices[0].message.parsed == Thing(a=1)
+    history: Any = [*HI, answer.choices[0].message, *HI]
+    assert client.chat.completions.create(model="fake", messages=history).choices[0].message.content == REPLY
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(model="fake", messages=HI, response_format=Thing, max_tokens=2)
 
@@ -180,6 +182,12 @@ def test_tools_from_models(client: openai.OpenAI, served: Served) -> None:
     calls = answer.choices[0].message.tool_calls
     assert calls is not None and calls[0].function.parsed_arguments == GetWeather(city="Orléans")
     assert answer.choices[0].finish_reason == "tool_calls"
+    result = {"role": "tool", "tool_call_id": calls[0].id, "content": "12 °C"}
+    served.backend.reply = "12 °C."
+    for sent in (answer.choices[0].message, answer.choices[0].message.model_dump()):
+        history: Any = [*HI, sent, result]
+        final = client.chat.completions.create(model="fake", messages=history, tools=[tool]).choices[0]
+        assert final.message.content == "12 °C."
 
 
 def test_the_async_stream_helper(served: Served) -> None:
