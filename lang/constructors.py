@@ -9,6 +9,7 @@ from typing import Any, NoReturn, get_args
 import msgspec
 import regex as regexes
 
+from radixrt.choosing import check_distinct
 from radixrt.errors import InvalidRequest
 from radixrt.healing import healable
 from radixrt.lang.expressions import ExprLike, Gen, Role, RoleBlock, Select, as_expr
@@ -151,8 +152,7 @@ def select(
     texts = _strings("choices", choices)
     if not texts or not all(texts):
         raise InvalidRequest("choices must hold at least one string, and no empty one", param="choices")
-    if len(set(texts)) != len(texts):
-        raise InvalidRequest("choices must differ from one another", param="choices")
+    check_distinct(texts, "choices")
     if len(texts) > MAX_CHOICES:
         raise InvalidRequest(
             f"choices must hold at most {MAX_CHOICES} strings, but holds {len(texts)}", param="choices"

@@ -75,18 +75,17 @@ class Calls:
             backend=text.backend if text is not None and not self.forced else "auto",
         )
 
-    def place(self, param: str | None) -> str:
-        """Where in the request the fault lies that the grammar room found at `param` of the constraint."""
-        if param == "backend":
-            return param
+    def place(self, param: str | None) -> tuple[str | None, str]:
+        """Where in the request the fault lies that the grammar room found at `param` of the constraint: field (None:
+        what holds an answer that is no call), and a JSON pointer into it."""
         text = _TEXT_PLACE.fullmatch(param or "")
         if text is not None:
-            return text["rest"] or "response_format"
+            return None, text["rest"] or ""
         match = _PLACE.fullmatch(param or "")
         if match is None:
-            return "tools"
+            return "tools", ""
         function = self.functions[int(match["tag"]) % len(self.functions)]
-        return f"/tools/{function.position}/function/parameters{match['rest'] or ''}"
+        return f"tools[{function.position}].function.parameters", match["rest"] or ""
 
 
 def _beside(text: Constraint, form: formats.Format) -> formats.Format:
@@ -110,13 +109,13 @@ def checked_functions(tools: Sequence[tuple[str, Mapping[str, Any] | None]]) -> 
         if not _within(parameters, MAX_DEPTH):
             raise InvalidRequest(
                 f"{where}.parameters nests more than {MAX_DEPTH} levels deep, which is the limit",
-                param=f"/tools/{i}/function/parameters",
+                param=f"{where}.parameters",
             )
         kind = (parameters or {}).get("type", "object")
         if kind != "object":
             raise InvalidRequest(
                 f"{where}.parameters must be the schema of an object, but has type {kind!r}",
-                param=f"/tools/{i}/function/parameters/type",
+                param=f"{where}.parameters.type",
             )
         functions[name] = Function.of(name, dict(parameters or {}), i)
     return functions

@@ -23,7 +23,8 @@ by token id, so that rounding between rows cannot part them; and u_1 is counted,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import reprlib
+from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 from typing import get_args
 
@@ -36,7 +37,8 @@ Logprobs = Sequence[Sequence[float]]
 
 
 def check_options(options: Sequence[str] | Sequence[Sequence[int]], method: str) -> None:
-    """InvalidRequest unless there are options, all texts or all token ids and none empty, and the method is one."""
+    """InvalidRequest unless there are options, all texts or all token ids, none empty and none twice, and the method is
+    one."""
     if method not in get_args(ChoicesMethod):
         known = ", ".join(get_args(ChoicesMethod))
         raise InvalidRequest(f"method must be one of {known}, but is {method!r}", param="method")
@@ -49,6 +51,20 @@ def check_options(options: Sequence[str] | Sequence[Sequence[int]], method: str)
         raise InvalidRequest("options must be all texts, or all lists of token ids", param="options")
     if not all(len(option) for option in options):
         raise InvalidRequest("an option must hold at least one token", param="options")
+    check_distinct([option if isinstance(option, str) else tuple(option) for option in options], "options")
+
+
+def check_distinct(options: Sequence[Hashable], param: str) -> None:
+    """InvalidRequest names an option that is there twice: which of the two is chosen would mean nothing."""
+    seen: dict[Hashable, int] = {}
+    for i, option in enumerate(options):
+        first = seen.setdefault(option, i)
+        if first != i:
+            shown = reprlib.repr(option)
+            raise InvalidRequest(
+                f"{param}[{i}] is {shown}, as {param}[{first}] is: {param} must differ from one another",
+                param=f"{param}[{i}]",
+            )
 
 
 def selection(answer: Selected, options: Sequence[str] | Sequence[Sequence[int]], method: ChoicesMethod) -> Selection:

@@ -65,7 +65,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
         from radixrt.checkpoint import dummy_directory, resolve
 
         self._tenant: str | None = None
-        self.after_death = "the engine must be restarted"
+        self.after_death: Callable[[], str] = lambda: "the engine must be restarted"
         """What an EngineDead advises; a server that restarts its engine says so here."""
         self._on_progress = on_progress
         self._ready = threading.Event()
@@ -244,7 +244,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
                 )
                 self._ready.set()
             return
-        self._failure = EngineDead(f"the {name} process {how}: {self.after_death}", code="process_died")
+        self._failure = EngineDead(f"the {name} process {how}: {self.after_death()}", code="process_died")
         log.error("%s", self._failure.message)
         self._connection.fail(self._failure)
 

@@ -22,7 +22,9 @@ class RadixrtError(Exception):
 
     Attributes:
         message: what went wrong and what to do about it.
-        param: the request field at fault, as the client spelt it, or None.
+        param: the request field at fault, as the client spelt it, or None. From the engine a constraint's fault has a
+            JSON pointer into the constraint here.
+        pointer: where inside that field: a JSON pointer, which servers tell beside the field's name.
         code: a stable machine-readable word (for example `context_length_exceeded`), or None.
     """
 
@@ -30,6 +32,7 @@ class RadixrtError(Exception):
     """HTTP status that the server answers with."""
     type = "server_error"
     """`error.type` in the OpenAI error shape."""
+    pointer: str | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

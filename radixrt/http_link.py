@@ -197,7 +197,7 @@ def _rebuilt(detail: dict[str, Any], otherwise: type[RadixrtError]) -> RadixrtEr
     info = ErrorInfo(
         kind=str(detail.get("kind", otherwise.__name__)),
         message=str(detail.get("message", "")),
-        param=detail.get("param"),
+        param=detail.get("pointer") or detail.get("param"),  # as the engine says it
         code=detail.get("code"),
     )
     return RadixrtError.from_info(info)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixrt.errors import RadixrtError
-from radixrt.server.anthropic_request import NAMES, chat_request
+from radixrt.server.anthropic_request import NAMES, TOOLS, chat_request
 from radixrt.server.anthropic_types import (
     CountTokensRequest,
     EndEvent,
@@ -45,10 +45,10 @@ async def messages(request: Request) -> Response:
     state: ServerState = request.app.state.radixrt
     body = await read_body(request, _MESSAGES, state.limits.body_bytes)
     engine = state.engine_for(body.model)
-    with spelled(NAMES):
+    with spelled(NAMES, TOOLS):
         job = plan(chat_request(body), state, engine.info)
     job = replace(job, id=f"msg_{state.new_id()}")
-    with job.placing("input_schema"):
+    with spelled(NAMES, TOOLS), job.placing():
         if body.stream:
             return await _Events.open(request, _stream(engine, replace(job, with_ids=True)))
         async with cancelled_when_gone(request.receive):

@@ -33,6 +33,8 @@ from radixrt.server.openai_types import InMessage as ChatMessage
 
 NAMES = {"stop": "stop_sequences", "response_format.json_schema.schema": "output_config.format.schema"}
 """This protocol's names of what a chat request calls otherwise."""
+TOOLS = "input_schema"
+"""Where a tool has its schema."""
 
 
 def chat_request(body: CountTokensRequest) -> ChatRequest:

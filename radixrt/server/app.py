@@ -158,6 +158,9 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Newer versions trace and log by themselves where a process has a global provider, bodies and stack traces too:
+        # what leaves this process is for `tracing` alone to say.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.radixrt = state
     app.state.http_metrics = HttpMetrics()

@@ -1,5 +1,5 @@
-"""Every error leaves in the shape of its route's protocol; on most that is OpenAI's, with one field more:
-{"error": {"message", "type", "param", "code", "kind"}}.
+"""Every error leaves in the shape of its route's protocol; on most that is OpenAI's, with two fields more:
+{"error": {"message", "type", "param", "code", "kind", "pointer"}}.
 
 `kind` names the class of `radixrt.errors`, from which `radixrt.Client` rebuilds it. The routes of Anthropic's and
 Ollama's protocols have theirs.
@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from radixrt.errors import InvalidRequest, NotFound, Overloaded, RadixrtError, RateLimited, Unauthorized
 from radixrt.process import request_id
+from radixrt.server.places import at
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,11 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     type: str
     param: str | None = None
+    """The field of the body, as OpenAI's API spells one: `messages[0].content`."""
     code: str | None = None
     kind: str = "RadixrtError"
+    pointer: str | None = None
+    """A JSON pointer to what is at fault in that field: a schema's keyword."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +60,14 @@ def _placed(error: RadixrtError) -> str:
 
 def error_body(error: RadixrtError) -> bytes:
     """JSON of an error, as a response's body and as the data of a stream's error event."""
+    if (error.param or "").startswith("/"):
+        at(error, "constraint", error.param)
     info = error.info()
     return msgspec.json.encode(
         ErrorBody(
             error=ErrorDetail(
-                message=_message(error), type=error.type, param=info.param, code=info.code, kind=info.kind
+                message=_message(error), type=error.type, param=info.param, code=info.code, kind=info.kind,
+                pointer=error.pointer,
             )
         )
     )  # fmt: skip

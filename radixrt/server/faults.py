@@ -22,6 +22,7 @@ KEYED, KEYED_BYTES = 128, 2**16
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
+_IN_FUNCTION = re.compile(r"\b(tools\[\d+\])\.function\.(\w+)")
 _QUOTED = re.compile(rf"'(.{{{SHOWN + 4},}})'", re.DOTALL)
 
 
@@ -71,14 +72,21 @@ def short(value: Any) -> str:
 
 
 @contextmanager
-def spelled(names: dict[str, str]) -> Iterator[None]:
-    """Errors name a parameter as the protocol does: `names` has its names by those of the chat route."""
+def spelled(names: dict[str, str], tools: str | None = None) -> Iterator[None]:
+    """Errors name a parameter as the protocol does: `names` has its names by those of the chat route. With `tools`,
+    which is where it has a tool's schema, what the chat route has in a tool's `function` stands in the tool itself."""
     try:
         yield
     except InvalidRequest as error:
-        if error.param in names:
-            error.message = re.sub(rf"\b{re.escape(error.param)}\b", names[error.param], error.message)
-            error.param = names[error.param]
+        theirs = names.get(error.param or "")
+        if theirs is not None and error.param is not None:
+            error.message = re.sub(rf"\b{re.escape(error.param)}\b", theirs, error.message)
+            error.param = theirs
+        elif tools is not None and error.param is not None:
+            error.message, error.param = (
+                _IN_FUNCTION.sub(lambda m: f"{m[1]}.{tools if m[2] == 'parameters' else m[2]}", text)
+                for text in (error.message, error.param)
+            )
         raise
 
 

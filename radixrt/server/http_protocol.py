@@ -55,6 +55,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request to go on in another protocol (a WebSocket) is answered as any other: nobody need be warned of what
+        strangers ask for, twice a request and with advice about packages."""
+        logger.debug("a request to change the protocol is answered as an ordinary one")
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread = self.loop.call_later(WRITE_TIMEOUT_S, self._abort)

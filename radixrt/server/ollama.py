@@ -148,7 +148,7 @@ def _loaded(name: str, *, chat: bool) -> Answer:
 
 async def _answered(request: Request, engine: ServingEngine, talk: Talk, *, stream: bool) -> Response:
     begun = time.monotonic_ns()
-    with talk.job.placing():
+    with spelled(NAMES), talk.job.placing():
         if stream:
             return await _Lines.open(request, _lines(engine, talk, begun))
         async with cancelled_when_gone(request.receive):

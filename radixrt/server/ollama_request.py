@@ -21,7 +21,12 @@ from radixrt.server.openai_types import (
 )
 from radixrt.server.openai_types import InMessage as OpenAiMessage
 
-NAMES = {"max_tokens": "options.num_predict", "repetition_penalty": "options.repeat_penalty"} | {
+NAMES = {
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "response_format": "format",
+    "response_format.json_schema.schema": "format",
+} | {
     name: f"options.{name}"
     for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET, structs
@@ -19,7 +19,7 @@ from radixrt.prompts import token_array
 from radixrt.results import Choice, Delta, FinishReason, Generation, ModelInfo, TokenLogprob, Usage
 from radixrt.server.body import decoder, read_body
 from radixrt.server.openai_answer import PLAIN, AnswerReader, Reading, message_of
-from radixrt.server.openai_constraints import constraint_of
+from radixrt.server.openai_constraints import constraint_of, place_of
 from radixrt.server.openai_logprobs import chat_logprobs, prompt_logprobs
 from radixrt.server.openai_messages import chat_prompt
 from radixrt.server.openai_params import chat_sampling
@@ -39,6 +39,7 @@ from radixrt.server.openai_shapes import (
 from radixrt.server.openai_thinking import Wanted, behind, behind_own, template_kwargs, wanted
 from radixrt.server.openai_tools import calls_of, shown_tools
 from radixrt.server.openai_types import ChatRequest
+from radixrt.server.places import placing
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine
 from radixrt.server.streams import open_stream
@@ -56,6 +57,7 @@ class Job:
     prompt: Prompt
     sampling: SamplingParams
     constraint: Constraint | None
+    constraint_at: str | None
     calls: Calls | None
     marks: Marks | None
     thought: Wanted
@@ -68,16 +70,9 @@ class Job:
     reading: Reading = PLAIN
     """How the answers are read; known once the job is settled."""
 
-    @contextmanager
-    def placing(self, parameters: str = "function/parameters") -> Iterator[None]:
-        """Name the place in the client's tools where a constraint that was made of them is at fault; `parameters`:
-        where its protocol has a tool's schema."""
-        try:
-            yield
-        except ConstraintError as error:
-            if self.calls is not None:
-                error.param = self.calls.place(error.param).replace("function/parameters", parameters, 1)
-            raise
+    def placing(self) -> AbstractContextManager[None]:
+        """Refusals of the constraint, or of the tools that are one, name the place as the chat route does."""
+        return placing(self.constraint_at, self.calls)
 
 
 async def chat_completions(request: Request) -> Response:
@@ -134,6 +129,7 @@ def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
         prompt=chat_prompt(body, shown_tools(body), template_kwargs(body, info)),
         sampling=chat_sampling(body),
         constraint=constraint,
+        constraint_at=place_of(body),
         calls=calls,
         marks=Marks(*info.thinking) if info.thinking else None,
         thought=wanted(body),

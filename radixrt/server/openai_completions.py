@@ -17,11 +17,12 @@ from radixrt.params import Constraint, SamplingParams
 from radixrt.prompts import token_array
 from radixrt.results import Delta, Generation, TokenLogprob, Usage
 from radixrt.server.body import decoder, read_body
-from radixrt.server.openai_constraints import constraint_of
+from radixrt.server.openai_constraints import constraint_of, place_of
 from radixrt.server.openai_logprobs import TextLogprobsBuilder, prompt_logprobs
 from radixrt.server.openai_params import completion_sampling
 from radixrt.server.openai_shapes import TextChoice, TextCompletion, details, encode, finish, json_response, usage_body
 from radixrt.server.openai_types import CompletionRequest
+from radixrt.server.places import placing
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine
 from radixrt.server.streams import merged, open_stream
@@ -68,10 +69,11 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, _DECODER, state.limits.body_bytes)
     engine = state.engine_for(body.model)
     job = plan(body, state)
-    if body.stream:
-        return await EventStream.open(request, chunks(engine, job))
-    async with cancelled_when_gone(request.receive):
-        answer = await whole(engine, job)
+    with placing(place_of(body)):
+        if body.stream:
+            return await EventStream.open(request, chunks(engine, job))
+        async with cancelled_when_gone(request.receive):
+            answer = await whole(engine, job)
     return json_response(answer)
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import Raw, UnsetType, structs
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.params import Constraint
@@ -21,6 +21,7 @@ from radixrt.server.openai_types import (
     StructuredOutputs,
 )
 
+_ABSENT = (None, False, UNSET, Raw(b"null"))
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -42,6 +43,20 @@ def constraint_of(request: CommonRequest) -> Constraint | None:
     if (tag := _given(request.structural_tag)) is not None:
         found["structural_tag"] = _tag(tag, "structural_tag")
     return _with_options(_only(found), request)
+
+
+def place_of(request: CommonRequest) -> str | None:
+    """The field that the request's constraint stands in."""
+    form, spec = request.response_format, request.structured_outputs
+    if isinstance(form, FormatJsonSchema):
+        return "response_format.json_schema.schema"
+    if isinstance(form, FormatJsonObject | FormatStructuralTag):
+        return "response_format"
+    kinds = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+    if spec is not None:
+        return next((f"structured_outputs.{name}" for name in kinds if getattr(spec, name) not in _ABSENT), None)
+    flat = ("json_schema", "regex", "choice", "ebnf", "structural_tag")
+    return next((name for name in flat if getattr(request, name) not in _ABSENT), None)
 
 
 def _with_options(constraint: Constraint | None, request: CommonRequest) -> Constraint | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 from msgspec import structs
@@ -52,14 +50,3 @@ def wanted(request: ChatRequest) -> Wanted:
     if request.reasoning_effort == "none":
         return "never"
     return "no" if (request.chat_template_kwargs or {}).get("enable_thinking") is False else "free"
-
-
-@contextmanager
-def naming_effort(param: str) -> Iterator[None]:
-    """Another protocol's name of `reasoning_effort`, in what is raised."""
-    try:
-        yield
-    except InvalidRequest as error:
-        if error.param == "reasoning_effort":
-            error.param = param
-        raise

@@ -1,5 +1,5 @@
 """What can be said of a program before it runs: its numbers and names are unique, its references point back, its forks
-are bounded. A fault's `param` is a JSON pointer into the body."""
+are bounded. A fault's `param` leads to its place: `items[1].branches[0][1].index`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plan(items: Sequence[HttpItem], info: ModelInfo) -> Plan:
     if sum(1 for _ in _all(items)) > MAX_ITEMS:
         raise InvalidRequest(f"items may hold at most {MAX_ITEMS} entries, those of branches included", param="items")
     made = Plan()
-    _walk(items, "/items", _Scope(), made, depth=0)
+    _walk(items, "items", _Scope(), made, depth=0)
     for where, constraint in made.constraints:
         check_constraint(constraint, info, f"{where}.constraint")
     if not made.gens and not made.selects:
@@ -102,12 +102,12 @@ def _all(items: Sequence[HttpItem]) -> Iterator[HttpItem]:
 def _walk(items: Sequence[HttpItem], where: str, scope: _Scope, made: Plan, *, depth: int) -> None:
     """Check `items`; what they make known is added to `scope` and `made`."""
     for i, item in enumerate(items):
-        at = f"{where}/{i}"
+        at = f"{where}[{i}]"
         if isinstance(item, Gen | Select):
             if item.index in made.gens or item.index in made.selects:
-                raise _at(f"{at}/index", f"each Gen and each Select needs an index of its own: {item.index} is taken")
+                raise _at(f"{at}.index", f"each Gen and each Select needs an index of its own: {item.index} is taken")
             if isinstance(item, Gen):
-                made.constraints.append((_dotted(at), item.constraint))
+                made.constraints.append((at, item.constraint))
             (made.gens if isinstance(item, Gen) else made.selects).append(item.index)
             scope.samples[item.index] = item.sampling.n if isinstance(item, Gen) else 1
             if scope.home is not None:
@@ -115,7 +115,7 @@ def _walk(items: Sequence[HttpItem], where: str, scope: _Scope, made: Plan, *, d
         elif isinstance(item, Fork):
             _fork(item, at, scope, made, depth=depth + 1)
         elif isinstance(item, Template):
-            _template(item, f"{at}/text", scope)
+            _template(item, f"{at}.text", scope)
         elif isinstance(item, Start) and depth:
             raise _at(at, "a branch goes on from where its fork stands: it cannot hold a Start")
 
@@ -125,18 +125,18 @@ def _fork(fork: Fork, at: str, scope: _Scope, made: Plan, *, depth: int) -> None
         raise _at(at, f"forks may stand in each other's branches {MAX_FORK_DEPTH} deep, and this one is {depth}")
     if _NAME.fullmatch(fork.name) is None:
         raise _at(
-            f"{at}/name", f"a fork's name is 1 to 64 of the characters A-Z, a-z, 0-9 and _, but is {fork.name!r:.80}"
+            f"{at}.name", f"a fork's name is 1 to 64 of the characters A-Z, a-z, 0-9 and _, but is {fork.name!r:.80}"
         )
     if fork.name in made.forks:
-        raise _at(f"{at}/name", f"each Fork needs a name of its own: {fork.name!r} is taken")
+        raise _at(f"{at}.name", f"each Fork needs a name of its own: {fork.name!r} is taken")
     if not 1 <= len(fork.branches) <= MAX_BRANCHES:
-        raise _at(f"{at}/branches", f"a fork has 1 to {MAX_BRANCHES} branches, and this one {len(fork.branches)}")
+        raise _at(f"{at}.branches", f"a fork has 1 to {MAX_BRANCHES} branches, and this one {len(fork.branches)}")
     made.forks.append(fork.name)
     if scope.home is not None:
         made.fork_homes[fork.name] = scope.home
     inner = [scope.of_branch((fork.name, number)) for number in range(len(fork.branches))]
     for number, branch in enumerate(fork.branches):
-        place = f"{at}/branches/{number}"
+        place = f"{at}.branches[{number}]"
         if not branch:
             raise _at(place, "a branch must hold at least one item")
         if fork.join and any(isinstance(item, BeginTurn | EndTurn) for item in branch):
@@ -174,10 +174,5 @@ def _list(known: Sequence[object] | dict[int, int] | dict[str, int]) -> str:
     return ", ".join(str(name) for name in list(known)[:20]) or "none"
 
 
-def _dotted(pointer: str) -> str:
-    """As other faults of a field name it: items[3].branches[1][0]."""
-    return re.sub(r"/([0-9]+)", r"[\1]", pointer.removeprefix("/")).replace("/", ".")
-
-
-def _at(pointer: str, why: str) -> InvalidRequest:
-    return InvalidRequest(f"{pointer}: {why}", param=pointer)
+def _at(where: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{where}: {why}", param=where)

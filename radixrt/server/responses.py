@@ -19,10 +19,9 @@ from radixrt.server.faults import spelled
 from radixrt.server.one_answer import Begin, End, answer_events, whole_answer
 from radixrt.server.openai_chat import Job, plan
 from radixrt.server.openai_shapes import AssistantMessage, details, encode, json_response
-from radixrt.server.openai_thinking import naming_effort
 from radixrt.server.openai_types import InMessage
 from radixrt.server.responses_items import ItemWriter, items_of, turn_of
-from radixrt.server.responses_request import NAMES, chat_request, turns_of
+from radixrt.server.responses_request import NAMES, TOOLS, chat_request, turns_of
 from radixrt.server.responses_store import Stored
 from radixrt.server.responses_types import (
     Deleted,
@@ -63,10 +62,10 @@ async def create(request: Request) -> HttpResponse:
     if body.previous_response_id is not None:
         namespace = callers.current().namespace
         turns = state.responses.get(body.previous_response_id, namespace, "previous_response_id").turns + turns
-    with naming_effort("reasoning.effort"), spelled(NAMES):
+    with spelled(NAMES, TOOLS):
         job = replace(plan(chat_request(body, turns), state, engine.info), id=f"resp_{state.new_id()}")
     exchange = Exchange(body, turns, job, state)
-    with job.placing("parameters"), naming_effort("reasoning.effort"):
+    with spelled(NAMES, TOOLS), job.placing():
         if body.stream:
             numbers = count()
             stream = await _Events.open(request, _stream(engine, exchange, numbers))

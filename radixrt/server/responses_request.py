@@ -31,10 +31,12 @@ NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
     "response_format.json_schema.name": "text.format.name",
     "response_format.json_schema.schema": "text.format.schema",
 }
 """This protocol's names of what a chat request calls otherwise."""
+TOOLS = "parameters"
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 

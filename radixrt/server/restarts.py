@@ -22,10 +22,16 @@ class Restarts:
 
     def after_death(self, now: float) -> float | None:
         """Seconds to wait before the next try, None when enough were made. One that served long enough starts anew."""
-        if self._opened is not None and now - self._opened >= self._healthy_s:
-            self._count = 0
-        self._opened = None
-        if self._count >= self._tries:
+        if not self.left(now):
+            self._opened = None
             return None
-        self._count += 1
+        self._count = 1 if self._served_long(now) else self._count + 1
+        self._opened = None
         return min(self._longest_s, self._first_s * 2.0 ** (self._count - 1))
+
+    def left(self, now: float) -> bool:
+        """Whether an engine that dies now would be started again."""
+        return self._count < self._tries or self._served_long(now)
+
+    def _served_long(self, now: float) -> bool:
+        return self._opened is not None and now - self._opened >= self._healthy_s

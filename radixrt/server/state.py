@@ -35,7 +35,7 @@ Stage: TypeAlias = Literal["loading", "serving", "dead", "restarting", "failed"]
 class ServingEngine(Backend, Protocol):
     """What the server needs of an engine beyond the client API."""
 
-    after_death: str
+    after_death: Callable[[], str]
     """What clients whose requests were cut by a process's death are told to do."""
 
     @property
@@ -164,8 +164,7 @@ class ServerState:
         try:
             manager = open_engine()
             engine = manager.__enter__()
-            if self._restarts is not None:
-                engine.after_death = "it is being restarted: try again"
+            engine.after_death = self._after_death
             with self._lock:
                 self._opened.push(manager)
                 closed = self._closed.is_set()
@@ -180,6 +179,13 @@ class ServerState:
         except Exception as error:
             logger.exception("the engine could not start")
             self.failure = StartupError(f"the engine could not start: {error}")
+
+    def _after_death(self) -> str:
+        """What becomes of the engine whose process died now, for those whose requests it cut."""
+        if self._restarts is None:
+            return "the server ends"
+        again = self._restarts.left(time.monotonic())
+        return "it is being restarted: try again" if again else "it has died too often, and the server ends"
 
     def close(self) -> None:
         """Close the engine if `open` opened it; waits for its processes to end."""

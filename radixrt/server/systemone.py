@@ -20,6 +20,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixrt.choosing import check_distinct
 from radixrt.errors import InvalidRequest
 from radixrt.messages import ChatMessage, ChatPrompt
 from radixrt.results import Selection, Usage
@@ -135,6 +136,8 @@ async def systemone(request: Request) -> Response:
                 f"a question has 2 to {MAX_OPTIONS} options, and questions.{name} has {len(options_of(question))}",
                 param=f"questions.{name}.criteria",
             )  # fmt: skip
+        if isinstance(question, ScoreQuestion):
+            check_distinct(question.criteria, f"questions.{name}.criteria")
     engine = state.engine_for(body.model)
     tasks = [asyncio.create_task(_select(engine, body, question)) for question in body.questions.values()]
     try:

@@ -260,7 +260,7 @@ def test_the_service_tries_the_inner_grammar_out(mistral: Vocabulary, size: int)
     finally:
         service.close()
     assert isinstance(refused, ConstraintError)
-    assert asked.place(refused.param) == "/tools/7/function/parameters/properties/a/pattern"
+    assert asked.place(refused.param) == ("tools[7].function.parameters", "/properties/a/pattern")
     assert good is not None and not isinstance(good, ConstraintError) and good.matcher().may_stop
 
 

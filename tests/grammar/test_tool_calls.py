@@ -256,7 +256,7 @@ def test_json_beside_calls_that_are_free(compiler: Backends, accepts: Accepts) -
     bad = Constraint(kind="json_schema", value='{"type":"object","properties":{"n":{"pattern":"(?=x)"}}}')
     with pytest.raises(ConstraintError) as caught:
         compiled(compiler, asked.constraint("", bad))
-    assert asked.place(caught.value.param) == "/properties/n/pattern"
+    assert asked.place(caught.value.param) == (None, "/properties/n/pattern")
 
 
 def test_a_fault_is_found_in_the_request(compiler: Backends) -> None:
@@ -264,5 +264,5 @@ def test_a_fault_is_found_in_the_request(compiler: Backends) -> None:
     asked = Calls(DIALECTS["llama"], (FUNCTIONS[0], bad), forced=False, many=False)
     with pytest.raises(ConstraintError) as caught:
         compiled(compiler, asked.constraint())
-    assert asked.place(caught.value.param) == "/tools/7/function/parameters/properties/a/pattern"
-    assert asked.place(None) == asked.place("structural_tag") == "tools"
+    assert asked.place(caught.value.param) == ("tools[7].function.parameters", "/properties/a/pattern")
+    assert asked.place(None) == asked.place("structural_tag") == ("tools", "")

@@ -11,7 +11,7 @@ import asyncio
 import codecs
 import math
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class FakeBackend:
 
     def reset(self) -> None:
         self.alive = True
-        self.after_death = ""
+        self.after_death: Callable[[], str] = str
         self.reply = REPLY
         self.report: ConstraintReport | None = None
         """What the usage says of a constraint."""

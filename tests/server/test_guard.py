@@ -32,6 +32,10 @@ from .fake_backend import FakeBackend
 CALLERS = {"none": None, "wrong": "wrong-key-1234", "client": "client-key-1234", "admin": "admin-key-1234"}
 
 
+OF_THE_FRAMEWORK = (("GET", "/openapi.json"),)
+"""Routes that FastAPI adds."""
+
+
 def bearer(secret: str | None) -> dict[str, str]:
     return {} if secret is None else {"authorization": f"Bearer {secret}"}
 
@@ -41,13 +45,39 @@ def table() -> str:
     backend = FakeBackend()
     lines = ["| route | no key | wrong key | key | admin key |", "|---|---|---|---|---|"]
     with serving(backend, backend, keys=keys_of(["client-key-1234"], admin="admin-key-1234")) as served:
-        for route in ROUTES:
+        for method, path in (*((route.method, route.path) for route in ROUTES), *OF_THE_FRAMEWORK, ("GET", "/nothing")):
             answers = []
             for secret in CALLERS.values():
-                status = served.http.request(route.method, route.path, headers=bearer(secret)).status_code
-                answers.append(str(status) if status in (401, 403) else "yes")
-            lines.append(f"| {route.method} {route.path} | {' | '.join(answers)} |")
+                status = served.http.request(method, path, headers=bearer(secret)).status_code
+                answers.append(str(status) if status in (401, 403) or path == "/nothing" else "yes")
+            name = "any other path, whatever the method" if path == "/nothing" else f"{method} {path}"
+            lines.append(f"| {name} | {' | '.join(answers)} |")
     return "\n".join(lines)
+
+
+METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE")
+
+
+def test_no_method_and_no_upgrade_opens_what_a_key_is_needed_for() -> None:
+    """Every path of the application with every method, asked by callers who may not."""
+    backend = FakeBackend()
+    access = {route.path: route.access for route in ROUTES}
+    upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    with serving(backend, backend, keys=keys_of(["client-key-1234"], admin="admin-key-1234")) as served:
+        paths = {getattr(route, "path", "/nothing") for route in served.app.routes} | {"/nothing", "/docs", "/redoc"}
+        assert paths > set(access)
+        for path in paths:
+            for method in METHODS:
+                for caller, more in (("none", {}), ("wrong", {}), ("none", upgrade)):
+                    status = served.http.request(method, path, headers=bearer(CALLERS[caller]) | more).status_code
+                    if access.get(path) == "open":
+                        assert status == (200 if method in ("GET", "HEAD") else 405), (method, path)
+                    else:
+                        assert status == 401, (method, path, caller)
+                if access.get(path) == "admin":
+                    status = served.http.request(method, path, headers=bearer(CALLERS["client"])).status_code
+                    assert status == 403, (method, path)
+    assert backend.active == 0 and backend.prompt_tokens == 0, "nothing of it has reached the engine"
 
 
 def test_the_table_in_the_readme_is_what_the_server_does() -> None:

@@ -141,16 +141,16 @@ BAD_SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "pattern"
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"])
 def test_a_tools_faulty_schema_is_placed_in_the_clients_own_body(live: Live, path: str) -> None:
-    """The pointer leads to the keyword in the JSON that was sent, in each protocol's own shape of a tool."""
+    """The field is named in each protocol's own shape of a tool, and a pointer leads to the keyword in it."""
     tool: dict[str, Any] = {"name": "f", "parameters": BAD_SCHEMA}
     body: dict[str, Any] = {"model": "smollm2-135m", "messages": GOOD["messages"], "tool_choice": "required"}
-    where = "/tools/0/function/parameters/properties/a/pattern"
+    where = "tools[0].function.parameters"
     if path == "/v1/responses":
         body = {"input": "Hi", "tools": [{"type": "function", **tool}], "tool_choice": "required"}
-        where = "/tools/0/parameters/properties/a/pattern"
+        where = "tools[0].parameters"
     elif path == "/v1/messages":
         body |= {"max_tokens": 5, "tools": [{"name": "f", "input_schema": BAD_SCHEMA}], "tool_choice": {"type": "any"}}
-        where = "/tools/0/input_schema/properties/a/pattern"
+        where = "tools[0].input_schema"
     else:
         body["tools"] = [{"type": "function", "function": tool}]
         if path == "/api/chat":
@@ -158,4 +158,50 @@ def test_a_tools_faulty_schema_is_placed_in_the_clients_own_body(live: Live, pat
     response = live.http.post(path, json=body)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert where in (error["param"] if "kind" in error else str(error)), response.text
+    if "kind" in error:
+        assert (error["param"], error["pointer"]) == (where, "/properties/a/pattern"), response.text
+    assert "at /properties/a/pattern: " in str(error) and ("kind" in error or f"{where}: " in str(error)), response.text
+
+
+FORM = {"name": "x", "schema": BAD_SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "pointer"),
+    [
+        ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": FORM}},
+         "response_format.json_schema.schema", "/properties/a/pattern"),
+        ("/v1/completions", {"prompt": "a", "structured_outputs": {"json": BAD_SCHEMA}},
+         "structured_outputs.json", "/properties/a/pattern"),
+        ("/v1/completions", {"prompt": "a", "json_schema": BAD_SCHEMA}, "json_schema", "/properties/a/pattern"),
+        ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", **FORM}}},
+         "text.format.schema", "/properties/a/pattern"),
+        ("/v1/messages", {"max_tokens": 3, "output_config": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}},
+         "output_config.format.schema", "/properties/a/pattern"),
+        ("/api/chat", {"format": BAD_SCHEMA}, "format", "/properties/a/pattern"),
+        ("/generate", {"prompt": "a", "constraint": {"kind": "json_schema", "value": json.dumps(BAD_SCHEMA)}},
+         "constraint", "/properties/a/pattern"),
+        ("/v1/chat/completions", {"structured_outputs": {"regex": "("}}, "structured_outputs.regex", None),
+        ("/v1/completions", {"prompt": "a", "ebnf": "root ::= ("}, "ebnf", None),
+        ("/v1/completions", {"prompt": "a", "regex": "a", "backend": "xgrammar"}, "backend", None),
+        ("/v1/chat/completions", {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}},
+         "structured_outputs.whitespace_pattern", None),
+        ("/v1/chat/completions", {"response_format": {"type": "structural_tag", "structures": [
+            {"begin": "<", "schema": BAD_SCHEMA, "end": ">"}], "triggers": ["<"]}},
+         "response_format", "/structures/0/schema/properties/a/pattern"),
+    ],
+)  # fmt: skip
+def test_a_constraint_at_fault_is_named_by_its_field(
+    live: Live, path: str, body: dict[str, Any], param: str, pointer: str | None
+) -> None:
+    if path.endswith(("chat/completions", "messages", "api/chat")):
+        body = {"model": "smollm2-135m", "messages": GOOD["messages"], **body}
+    for streamed in (False, True):
+        response = live.http.post(path, json={**body, "stream": streamed})
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+        assert pointer is None or f"at {pointer}: " in str(error)
+        if "kind" in error:
+            assert (error["param"], error["pointer"]) == (param, pointer), response.text
+        else:
+            assert f"{param}: " in str(error)

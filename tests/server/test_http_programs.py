@@ -83,6 +83,7 @@ def test_one_answer_and_events_tell_the_same(tiny: Engine, url: str) -> None:
             {"items": [*items("a", {"max_tokens": 1}), {"type": "Select", "index": 0, "options": ["x"]}]},
             "index of its own",
         ),
+        ({"items": [{"type": "Text", "text": "a"}, {"type": "Select", "index": 0, "options": ["b", "b"]}]}, "differ"),
         ({"items": [{"type": "Text", "text": "a"}] * 5000}, "4096"),
         ({"items": items("a", {}, {}) + items("b", {})}, "index of its own"),
         ({"items": [{"type": "Branch", "children": [1]}]}, "Branch"),

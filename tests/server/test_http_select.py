@@ -67,6 +67,8 @@ def test_token_ids_as_prompt_and_options(served: Served) -> None:
         ({"options": ["a", ""]}, "options"),
         ({"options": ["a", [1]]}, "options"),
         ({"options": [[]]}, "options"),
+        ({"options": ["a", "b", "a"]}, "options[2]"),
+        ({"options": [[1, 2], [1, 2]]}, "options[1]"),
         ({"options": "ab"}, "options"),
         ({"options": [1]}, "options[0]"),
         ({"options": [[-1]]}, "options[0][0]"),

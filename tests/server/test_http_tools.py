@@ -168,7 +168,7 @@ def test_samples_have_calls_of_their_own(served: Served) -> None:
 def test_the_function_s_fault_has_a_pointer(served: Served) -> None:
     bad = {"name": "bad", "parameters": {"type": "array"}}
     response = served.chat(tools=[*TOOLS, {"type": "function", "function": bad}])
-    assert error_of(response, 400)["param"] == "/tools/2/function/parameters/type"
+    assert error_of(response, 400)["param"] == "tools[2].function.parameters.type"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def nested(levels: int) -> dict[str, Any]:
 def test_parameters_that_nest_too_deeply(served: Served) -> None:
     deep = {"type": "function", "function": {"name": "f", "parameters": nested(200)}}
     error = error_of(served.chat(tools=[TOOLS[1], deep]), 400)
-    assert error["param"] == "/tools/1/function/parameters" and "nests" in error["message"]
+    assert error["param"] == "tools[1].function.parameters" and "nests" in error["message"]
     assert served.backend.seen == []
     deep["function"]["parameters"] = nested(60)  # type: ignore[index]
     assert served.chat(tools=[deep]).status_code == 200

@@ -60,7 +60,7 @@ def test_the_client(recipe: str, live: Live, capsys: pytest.CaptureFixture[str])
     exec(compile(program.replace(ADDRESS, live.url), str(README), "exec"), {"__name__": "recipe"})  # noqa: S102 - our own
     parsed, refused = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r".* \d{1,4}", parsed)
-    assert refused.startswith("/properties/code/pattern ") or "/properties/code/pattern" in refused
+    assert re.match(r"response_format\.json_schema\.schema .*at /properties/code/pattern: ", refused), refused
 
 
 def test_the_shell(recipe: str, live: Live, tmp_path: Path) -> None:

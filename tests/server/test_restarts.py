@@ -21,13 +21,13 @@ def test_the_wait_doubles_and_a_long_life_forgives() -> None:
     assert [restarts.after_death(now) for now in (0, 2, 5, 10, 20)] == [1, 2, 4, 5, None]
     restarts = Restarts(tries=2, first_s=1, healthy_s=100)
     restarts.opened(0)
-    assert restarts.after_death(99) == 1
+    assert restarts.left(99) and restarts.after_death(99) == 1
     restarts.opened(100)
     assert restarts.after_death(150) == 2, "it served, but not for long"
     restarts.opened(150)
     assert restarts.after_death(250) == 1
     assert restarts.after_death(251) == 2, "one that does not even start has served for no time"
-    assert restarts.after_death(252) is None
+    assert not restarts.left(252) and restarts.after_death(252) is None
 
 
 class Engines:
@@ -72,12 +72,13 @@ def test_a_dead_engine_is_replaced_until_it_has_died_too_often() -> None:
         errors: list[httpx.Response] = []
         waiting.start()
         assert first.wait_active(1)
+        assert first.after_death() == "it is being restarted: try again"
         first.alive = False
         waiting.join(20)
         assert errors[0].status_code == 503 and errors[0].json()["error"]["kind"] == "EngineDead"
         assert engines.ready.acquire(timeout=20), "the second try found an engine"
         assert engines.closed == [first]
-        assert second.after_death == "it is being restarted: try again"
+        assert second.after_death() == "it has died too often, and the server ends", "both tries are used up"
         assert http.get("/health").json() == {"status": "serving"}
         assert http.post("/v1/completions", json={"prompt": "Hi"}).status_code == 200
         second.alive = False

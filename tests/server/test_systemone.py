@@ -65,6 +65,7 @@ def test_no_label_begins_another(count: int) -> None:
         ({"state": "x", "questions": {}}, "questions"),
         ({"state": "x", "questions": {"q": {**CHOICE, "criteria": {"a": None}}}}, "questions.q.criteria"),
         ({"state": "x", "questions": {"q": {**SCORE, "criteria": ["a"] * 256}}}, "questions.q.criteria"),
+        ({"state": "x", "questions": {"q": {**SCORE, "criteria": ["a", "b", "a"]}}}, "questions.q.criteria[2]"),
         ({"state": "x", "questions": {"q": {"type": "rank", "instructions": "x"}}}, "questions.q.type"),
         ({"state": "x", "questions": {"a": NOUL, "q": {**SCORE, "criteria": 5}, "z": NOUL}}, "questions.q.criteria"),
         ({"questions": {"q": NOUL}}, "state"),

@@ -108,7 +108,7 @@ def test_a_response_format_or_a_call(http: TestClient, opener: str) -> None:
         "/v1/chat/completions",
         json={"messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "response_format": bad},
     )
-    assert error_of(answer, 400)["param"] == "/properties/n/pattern"  # type: ignore[arg-type]
+    assert error_of(answer, 400)["pointer"] == "/properties/n/pattern"  # type: ignore[arg-type]
 
 
 def test_a_conversation_with_calls_stays_a_cached_prefix(http: TestClient) -> None:
