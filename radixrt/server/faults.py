@@ -80,7 +80,8 @@ def spelled(names: dict[str, str], tools: str | None = None) -> Iterator[None]:
     except InvalidRequest as error:
         theirs = names.get(error.param or "")
         if theirs is not None and error.param is not None:
-            error.message = re.sub(rf"\b{re.escape(error.param)}\b", theirs, error.message)
+            if error.param != "prompt":  # which is a word of the sentence
+                error.message = re.sub(rf"\b{re.escape(error.param)}\b", theirs, error.message)
             error.param = theirs
         elif tools is not None and error.param is not None:
             error.message, error.param = (

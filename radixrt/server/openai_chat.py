@@ -110,7 +110,7 @@ def _client_s_name(param: str | None, body: ChatRequest) -> str | None:
     """The client's name of a field that the engine calls otherwise."""
     if param == "max_tokens" and body.max_tokens is None:
         return "max_completion_tokens"
-    return "chat_template_kwargs" if param == "template_kwargs" else param
+    return {"template_kwargs": "chat_template_kwargs", "prompt": "messages"}.get(param or "", param)
 
 
 def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:

@@ -26,6 +26,8 @@ def calls_of(request: ChatRequest, info: ModelInfo) -> Calls | None:
         raise InvalidRequest("tool_choice needs tools, and there are none", param="tool_choice")
     if named is not None and named not in functions:
         raise InvalidRequest(f"tool_choice names {named!r}, which is not in tools", param="tool_choice")
+    if not info.has_chat_template:
+        return None  # and no chat: the template's own fault is the answer
     if info.tool_dialect is None:
         raise InvalidRequest(
             "how this model's chat template writes calls is not known; leave tools out or give tool_choice 'none'",

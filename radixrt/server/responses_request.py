@@ -30,6 +30,8 @@ from radixrt.server.responses_types import (
 NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
     "response_format.json_schema.name": "text.format.name",

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -104,7 +105,7 @@ class ChatTemplate:
         if "tool_calls" not in self._source:
             messages = [as_plain_turn(message) for message in messages]
         if tools and not self.knows_tools:
-            explained = explain_tools(messages, tools)
+            explained = explain_tools(messages, tools, in_system=self._takes_system)
             after += (len(explained) - len(messages)) if after else 0
             messages, tools = explained, None
         given = (messages, tools, prompt.template_kwargs)
@@ -128,6 +129,20 @@ class ChatTemplate:
                 )
             whole = whole[len(begin) :]
         return self._shield.encode(whole, mark)
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template renders a system message; some raise an error at one."""
+        user = {"role": "user", "content": "a"}
+        try:
+            self._run([{"role": "system", "content": "b"}, user], True, self._special)
+        except InvalidRequest:
+            try:
+                self._run([user], True, self._special)
+            except InvalidRequest:
+                return True  # it refuses something else
+            return False
+        return True
 
     def _check(self, prompt: ChatPrompt) -> None:
         if self._template is None:

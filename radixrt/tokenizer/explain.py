@@ -27,10 +27,18 @@ To call one, write a JSON object with its name and its arguments within <tool_ca
 </tool_call>"""
 
 
-def explain_tools(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the tools behind the system message's own text, or in a system message of their own."""
+def explain_tools(
+    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, in_system: bool = True
+) -> list[dict[str, Any]]:
+    """The messages with the tools behind the system message's own text, or in a system message of their own; with
+    `in_system` false, for templates that refuse one, before what the user says first."""
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     text = f"{_BEFORE}{lines}{_AFTER}"
+    if not in_system:
+        for i, turn in enumerate(messages):
+            if turn["role"] == "user":
+                told = {**turn, "content": f"{text}\n\n{turn.get('content') or ''}"}
+                return [*messages[:i], told, *messages[i + 1 :]]
     if messages and messages[0]["role"] in ("system", "developer"):
         first = messages[0]
         said = first.get("content") or ""

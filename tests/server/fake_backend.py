@@ -230,7 +230,10 @@ class FakeBackend:
         if constraint is not None and "[unclosed" in constraint.value:
             raise ConstraintError("the pattern is not closed at character 0", param="regex")
         if len(ids) + (params.max_tokens or 1) > CONTEXT:
-            raise ContextLengthExceeded(f"the prompt has {len(ids)} tokens, but the limit is {CONTEXT}")
+            raise ContextLengthExceeded(
+                f"the prompt has {len(ids)} tokens, but the limit is {CONTEXT}: lower max_tokens",
+                param="prompt" if len(ids) >= CONTEXT else "max_tokens",
+            )
 
     async def _deltas(self, ids: bytes, params: SamplingParams, constraint: Constraint | None) -> AsyncIterator[Delta]:
         cached = len(ids) - 1 if ids in self._known else 0

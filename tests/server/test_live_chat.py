@@ -95,11 +95,12 @@ def test_a_cut_answer_says_length(live: Live) -> None:
 def test_a_prompt_that_does_not_fit(live: Live, stream: bool) -> None:
     long = " word" * (CONTEXT + 500)
     error = error_of(live.chat(long, max_tokens=8, stream=stream), 400)
-    assert error["code"] == "context_length_exceeded"
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
     numbers = [int(number) for number in re.findall(r"\d+", error["message"].replace(",", ""))]
     assert CONTEXT in numbers and any(number > CONTEXT for number in numbers)
-    error = error_of(live.chat("Hi", max_tokens=CONTEXT, stream=stream), 400)
-    assert error["code"] == "context_length_exceeded"
+    for limit in ("max_tokens", "max_completion_tokens"):
+        error = error_of(live.chat("Hi", **{limit: CONTEXT}, stream=stream), 400)
+        assert (error["code"], error["param"]) == ("context_length_exceeded", limit)
     full = live.post("/tokenize", prompt=" word").json()["tokens"] * CONTEXT
     assert error_of(live.complete(full, max_tokens=1, stream=stream), 400)["code"] == "context_length_exceeded"
     assert live.complete(full[1:], max_tokens=1, stream=stream).status_code == 200

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from . import odd_templates
 from .live import Live, live_server
 
 
@@ -26,12 +27,15 @@ def unix_sockets(server: Live) -> set[str]:
 def test_side_by_side(tiny_path: Path, tmp_path: Path) -> None:
     options = ("--dtype", "float32", "--kv-tokens", "2048", "--threads", "1")
     cache = ("--cache-dir", str(tmp_path / "cache"))
+    bare, refusing = odd_templates.without_template(tiny_path, tmp_path / "bare"), tmp_path / "refusing.jinja"
+    refusing.write_text(odd_templates.REFUSING)
     command = [sys.executable, "-m", "radixrt", "serve", str(tiny_path), "--port", "0", *options, *cache]
     body = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
-    with live_server(tmp_path / "one.log", *options, *cache, model=str(tiny_path)) as one:
+    with live_server(tmp_path / "one.log", *options, *cache, model=str(bare)) as one:
         # A third one over the first one's directory starts meanwhile, and must say why it cannot.
         third = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        with live_server(tmp_path / "two.log", *options, model=str(tiny_path)) as two:
+        mine = ("--chat-template", str(refusing))
+        with live_server(tmp_path / "two.log", *options, *mine, model=str(tiny_path)) as two:
             _, said = third.communicate(timeout=60)
             assert third.returncode == 1
             assert "another engine uses the cache directory" in said and "give each its own (--cache-dir)" in said
@@ -39,6 +43,8 @@ def test_side_by_side(tiny_path: Path, tmp_path: Path) -> None:
             assert not unix_sockets(one) & unix_sockets(two)
             text = one.text("One fish", **body)
             assert two.text("One fish", **body) == text
+            odd_templates.no_template(one)
+            odd_templates.a_template_that_refuses(two)
             doomed = one.children()
             one.process.kill()
             one.process.wait()

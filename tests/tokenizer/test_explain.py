@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from radixrt.checkpoint import Vocabulary
+from radixrt.errors import InvalidRequest
 from radixrt.messages import ChatMessage, ChatPrompt
 from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.shield import Shield
@@ -59,6 +62,18 @@ def test_a_template_without_tools_explains_them_in_a_stable_text(vocabulary: Voc
     own = ChatMessage(role="system", content="Be brief.")
     assert "<|im_start|>system\nBe brief.\n\n# Tools" in ours.ids(ChatPrompt(messages=[own], tools=[TOOL]))[1]
     assert "tools" not in ours.ids(ChatPrompt(messages=[user("hi")]))[1]
+
+
+def test_a_template_that_refuses_system_messages_has_them_explained_by_the_user(vocabulary: Vocabulary) -> None:
+    refusing = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
+    ours = template(refusing + CHATML, vocabulary)
+    turns = [user("hi"), ChatMessage(role="assistant", content="b"), user("c")]
+    text = ours.ids(ChatPrompt(messages=turns, tools=[TOOL]))[1]
+    assert text.startswith("<|im_start|>user\n# Tools\n") and "</tool_call>\n\nhi<|im_end|>" in text
+    begin = ours.ids(ChatPrompt(messages=turns[:2], tools=[TOOL], add_generation_prompt=False))[1]
+    assert begin + ours.ids(ChatPrompt(messages=turns, tools=[TOOL], after=2))[1] == text
+    with pytest.raises(InvalidRequest, match="no"):
+        ours.ids(ChatPrompt(messages=[ChatMessage(role="system", content="s"), *turns], tools=[TOOL]))
 
 
 def test_calls_and_results_are_plain_turns_there(vocabulary: Vocabulary) -> None:
