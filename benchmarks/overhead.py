@@ -1,6 +1,7 @@
 """What everything but the model costs: CPU time a request and a token, by process, and how late the event loop is.
 
     python benchmarks/overhead.py [MODEL] [--requests 400] [--streams 64] [--tokens 150] [--profile]
+    python benchmarks/overhead.py --health-of http://127.0.0.1:8000 [--streams 64] [--tokens 150] [--seconds 60]
 
 A server whose runner computes nothing (`overhead_server.py`) is asked for plain chat requests of one token, then for
 `--streams` streams at once. CPU time is what the system says each process has used, so other work on the machine
@@ -10,6 +11,8 @@ changes it little. MODEL gives the tokenizer and the chat template; its weights 
 - trio: tokenizer, scheduler and their ZeroMQ hops too; the server's column then holds the engine's client
 - lag: streams of 30 tokens a second each, the server's process on one core of its own; percentiles of how late a task
   is woken that sleeps for 5 ms
+- health: how long a running server (a real one) takes to answer /health, on a new connection each time, while that many
+  clients read streams of that many tokens, one after the other
 """
 
 from __future__ import annotations
@@ -124,6 +127,37 @@ async def streams(port: int, count: int, tokens: int) -> None:
     await asyncio.gather(*(ask(port, tokens, streamed=True) for _ in range(count)))
 
 
+async def health(url: str, at_once: int, tokens: int, seconds: float) -> list[float]:
+    """Milliseconds that /health took, asked twenty times a second for `seconds` beside the streams."""
+    port = int(url.rsplit(":", 1)[1].rstrip("/"))
+    took: list[float] = []
+
+    async def client() -> None:
+        while True:
+            await ask(port, tokens, streamed=True)
+
+    clients = [asyncio.create_task(client()) for _ in range(at_once)]
+    try:
+        await asyncio.sleep(3)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await asyncio.sleep(0.05)
+            begun = time.perf_counter()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            if not (await reader.read()).startswith(b"HTTP/1.1 200"):
+                raise RuntimeError("/health did not say 200")
+            took.append(1000 * (time.perf_counter() - begun))
+            writer.close()
+            if broken := [task for task in clients if task.done()]:
+                broken[0].result()
+    finally:
+        for task in clients:
+            task.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+    return sorted(took)
+
+
 def measure(server: Server, count: int, at_once: int, tokens: int) -> dict[str, tuple[float, float]]:
     """Process -> microseconds (a request, a token)."""
     asyncio.run(requests(server.port, 32, 8))  # what is made once
@@ -168,7 +202,14 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=150)
     parser.add_argument("--profile", action="store_true", help="show where the server's process spends its time")
+    parser.add_argument("--health-of", metavar="URL", help="measure /health of this running server, and nothing else")
+    parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
+    if options.health_of:
+        took = asyncio.run(health(options.health_of, options.streams, options.tokens, options.seconds))
+        shown = ", ".join(f"p{p} {percentile(took, p):.1f} ms" for p in (50, 90, 99, 100))
+        print(f"/health beside {options.streams} streams, asked {len(took)} times: {shown}")
+        return
     with tempfile.TemporaryDirectory() as folder:
         report, profile = Path(folder) / "lag", Path(folder) / "profile"
         print("| what | process | a request, us | a token, us |\n|---|---|---|---|")

@@ -18,7 +18,9 @@ def bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        # asyncio and socket put the address into strerror once more.
+        why = os.strerror(error.errno) if isinstance(error.errno, int) and error.errno > 0 else error.strerror or error
+        raise StartupError(f"cannot listen on {host}:{port}: {why}") from error
     except OverflowError as error:
         raise StartupError(f"cannot listen on {host}:{port}: a port is between 0 and 65535") from error
 

@@ -115,7 +115,11 @@ def serve(
 
 
 def _no_cancellations(record: logging.LogRecord) -> bool:
-    """A task that is cancelled because the server stops is no fault: uvicorn would print its traceback."""
+    """A task that is cancelled because the server stops is no fault: uvicorn would print its traceback, and call what
+    the drain's deadline cuts off an error."""
+    if str(record.msg).startswith("Cancel %s running task"):
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg = "%s requests were not done in the time for draining, and end in an error"
     return "CancelledError" not in record.getMessage() and not (
         record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
     )

@@ -126,12 +126,14 @@ def test_a_dead_process_is_noticed_and_told(own: Live, victim: str) -> None:
 def test_a_signal_ends_everything(own: Live, number: int) -> None:
     children = own.children()
     assert len(children) >= 3
-    connection = start(own, {**LONG, "stream": True})
-    assert connection.recv(12) == b"HTTP/1.1 200"
+    long, short = (start(own, {**LONG, "stream": True, "max_tokens": most}) for most in (900, 12))
+    assert long.recv(12) == short.recv(12) == b"HTTP/1.1 200"
     assert stop(own, number) == 0
-    received = b"".join(iter(lambda: connection.recv(65536), b""))
-    connection.close()
+    received, whole = (b"".join(iter(lambda: connection.recv(65536), b"")) for connection in (long, short))  # noqa: B023
+    long.close()
+    short.close()
     assert b'"error"' in received or b"[DONE]" in received
+    assert b"[DONE]" in whole and b'"error"' not in whole, "what is nearly done is let finish"
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
     host, port = own.url.removeprefix("http://").split(":")

@@ -164,7 +164,9 @@ async function checkSchema() {
   await new Promise((resolve) => setTimeout(resolve, 400));
   if (mine !== asked) return; // typed on meanwhile
   try {
-    await json("/generate", { prompt: "x", sampling: { max_tokens: 1 }, constraint: { kind: "json_schema", value: text } });
+    // With a salt of its own: a question about a schema is no part of the tree that is shown.
+    const constraint = { kind: "json_schema", value: text };
+    await json("/generate", { prompt: "x", sampling: { max_tokens: 1 }, constraint, cache_salt: "page: schema" });
     if (mine === asked) say($("schema-state"), "enforced, every word of it");
   } catch (error) {
     if (mine === asked) say($("schema-state"), error.message, true);
@@ -178,13 +180,16 @@ function showTree(nodes) {
     const item = document.createElement("li");
     item.style.paddingLeft = `${node.depth}rem`;
     const used = node.locks ? `, ${node.locks} running` : "";
-    item.append(span("count", `${node.tokens} tokens, ${node.hits} hits${used}  `));
-    item.append(span(node.locks ? "sampled" : "cached", node.text || "(root)"));
+    item.append(span("count", `${count(node.tokens, "token")}, ${count(node.hits, "hit")}${used}  `));
+    const shown = (node.text || "(root)").replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "\u00a0");
+    item.append(span(node.locks ? "sampled" : "cached", shown));
     return item;
   });
   $("tree").replaceChildren(...items);
   say($("tree-note"), nodes.length > 200 ? `The first 200 of ${nodes.length} nodes.` : "What the server has computed and kept.");
 }
+
+const count = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 
 const FIGURES = [
   ["requests running", (m) => m.radixrt_requests_running],
