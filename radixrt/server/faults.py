@@ -73,8 +73,11 @@ def short(value: Any) -> str:
 
 @contextmanager
 def spelled(names: dict[str, str], tools: str | None = None) -> Iterator[None]:
-    """Errors name a parameter as the protocol does: `names` has its names by those of the chat route. With `tools`,
-    which is where it has a tool's schema, what the chat route has in a tool's `function` stands in the tool itself."""
+    """Errors name a parameter as the protocol does: `names` has its names by those of the chat route.
+
+    With `tools`, which is where it has a tool's schema, what the chat route has in a tool's `function`, or in the
+    `allowed_tools` of a choice, stands in the tool or the choice itself.
+    """
     try:
         yield
     except InvalidRequest as error:
@@ -85,7 +88,9 @@ def spelled(names: dict[str, str], tools: str | None = None) -> Iterator[None]:
             error.param = theirs
         elif tools is not None and error.param is not None:
             error.message, error.param = (
-                _IN_FUNCTION.sub(lambda m: f"{m[1]}.{tools if m[2] == 'parameters' else m[2]}", text)
+                _IN_FUNCTION.sub(lambda m: f"{m[1]}.{tools if m[2] == 'parameters' else m[2]}", text).replace(
+                    "tool_choice.allowed_tools.", "tool_choice."
+                )
                 for text in (error.message, error.param)
             )
         raise

@@ -176,11 +176,30 @@ class FunctionName(_Struct, kw_only=True):
     name: str
 
 
-class NamedChoice(_Struct, kw_only=True):
+class NamedChoice(_Struct, kw_only=True, tag_field="type", tag="function"):
     """A tool_choice that names a function."""
 
     function: FunctionName
-    type: Literal["function"] = "function"
+
+
+class AllowedTool(_Struct, kw_only=True):
+    function: FunctionName
+    type: Literal["function"]
+
+
+class AllowedTools(_Struct, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
+
+
+class AllowedChoice(_Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """A tool_choice of some of the tools: the model is told of all, so that their tokens stay cached, and may, or must,
+    call one of these."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
 class InMessage(_Struct, kw_only=True):
@@ -211,7 +230,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

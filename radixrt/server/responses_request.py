@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from radixrt.errors import InvalidRequest
 from radixrt.server.openai_types import (
+    AllowedChoice,
+    AllowedTool,
+    AllowedTools,
     ChatRequest,
     FunctionCall,
     FunctionName,
@@ -19,6 +22,7 @@ from radixrt.server.openai_types import (
 from radixrt.server.openai_types import FormatJsonObject as ChatJsonObject
 from radixrt.server.openai_types import FormatJsonSchema as ChatJsonSchema
 from radixrt.server.responses_types import (
+    AllowedFunctions,
     FormatJsonObject,
     FormatJsonSchema,
     InputItem,
@@ -70,6 +74,9 @@ def chat_request(body: ResponsesRequest, turns: Sequence[InMessage]) -> ChatRequ
     choice = body.tool_choice
     if isinstance(choice, NamedFunction):
         chat.tool_choice = NamedChoice(function=FunctionName(name=choice.name))
+    elif isinstance(choice, AllowedFunctions):
+        some = [AllowedTool(type="function", function=FunctionName(name=tool.name)) for tool in choice.tools]
+        chat.tool_choice = AllowedChoice(allowed_tools=AllowedTools(mode=choice.mode, tools=some))
     else:
         chat.tool_choice = choice
     form = body.text.format if body.text is not None else None

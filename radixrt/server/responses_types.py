@@ -47,9 +47,20 @@ class FunctionTool(_In, kw_only=True):
     description: str | None = None
 
 
-class NamedFunction(_In, kw_only=True):
+class NamedFunction(_In, kw_only=True, tag_field="type", tag="function"):
+    name: str
+
+
+class AllowedFunction(_In, kw_only=True):
     type: Literal["function"]
     name: str
+
+
+class AllowedFunctions(_In, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """The model is told of all tools, and may, or must, call one of these."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedFunction]
 
 
 class FormatText(_In, kw_only=True, tag_field="type", tag="text"):
@@ -92,7 +103,7 @@ class ResponsesRequest(_In, kw_only=True):
     top_logprobs: int | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     stream: bool | None = None

@@ -34,6 +34,12 @@ def call(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
+def some(mode: str, *names: str) -> dict[str, Any]:
+    """A tool_choice of some of the tools, as the openai package writes it."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def knows(backend: FakeBackend, **facts: Any) -> None:
     backend.info = msgspec.structs.replace(backend.info, **facts)
 
@@ -103,6 +109,22 @@ def test_a_forced_call(served: Served, choice: Any) -> None:
     assert form["tags"][0]["content"]["json_schema"]["properties"] == WEATHER["parameters"]["properties"]  # type: ignore[index]
     served.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=True)
     assert form_of(served.backend)["stop_after_first"] is False
+
+
+def test_some_of_the_tools_are_allowed(served: Served) -> None:
+    served.backend.reply = f"Moment.\n{call('now', '{}')}"
+    message, reason = both(served, tools=TOOLS, tool_choice=some("auto", "now"))
+    assert reason == "tool_calls" and message["content"] == "Moment."
+    assert [c["function"]["name"] for c in message["tool_calls"]] == ["now"]
+    prompt = served.backend.seen[-1][0]
+    assert isinstance(prompt, ChatPrompt) and prompt.tools == TOOLS, "the model is told of all: the prefix stays cached"
+    form = form_of(served.backend)
+    assert form["type"] == "triggered_tags" and ["now" in tag["begin"] for tag in form["tags"]] == [True]
+    served.chat(tools=TOOLS, tool_choice=some("required", "now", "get_weather"), parallel_tool_calls=True)
+    form = form_of(served.backend)
+    assert form["at_least_one"] and len(form["tags"]) == 2 and not form["stop_after_first"]
+    served.chat(tools=TOOLS, tool_choice=some("required", "now"))
+    assert form_of(served.backend)["stop_after_first"]
 
 
 def test_free_calls_and_text_around_them(served: Served) -> None:
@@ -179,6 +201,10 @@ def test_the_function_s_fault_has_a_pointer(served: Served) -> None:
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": some("auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": TOOLS, "tool_choice": some("auto", "now", "rm")}, "tool_choice.allowed_tools.tools[1]"),
+        ({"tools": TOOLS, "tool_choice": some("none", "now")}, "tool_choice.allowed_tools.mode"),
+        ({"tool_choice": some("auto", "now")}, "tool_choice.allowed_tools.tools[0]"),
         ({"tools": [*TOOLS, TOOLS[0]]}, "tools[2].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),

@@ -62,6 +62,19 @@ def test_a_required_call(live: Live, text: str) -> None:
         jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMAS[call["function"]["name"]])
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_some_of_the_tools(live: Live, mode: str) -> None:
+    """The model would like another tool, and may not have it; what it is told stays the same."""
+    some = {"mode": mode, "tools": [{"type": "function", "function": {"name": "now"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": some}
+    before = live.chat("What is the weather in Orléans?", tools=TOOLS, max_tokens=1).json()["usage"]
+    message, reason = both(live, "What is the weather in Orléans?", tools=TOOLS, tool_choice=choice, max_tokens=60)
+    assert {call["function"]["name"] for call in message.get("tool_calls", ())} <= {"now"}
+    assert reason == "tool_calls" or mode == "auto"
+    after = live.chat("What is the weather in Orléans?", tools=TOOLS, tool_choice=choice, max_tokens=1).json()["usage"]
+    assert after["prompt_tokens_details"]["cached_tokens"] >= before["prompt_tokens"] - 1
+
+
 def test_none_and_auto(live: Live) -> None:
     message, reason = both(live, "Hello there", tools=TOOLS, tool_choice="none", max_tokens=40)
     assert "tool_calls" not in message and message["content"]

@@ -144,6 +144,17 @@ def test_a_loop_with_tools(client: openai.OpenAI, served: Served) -> None:
     assert final.message.content == "12 °C." and final.message.tool_calls is None and final.finish_reason == "stop"
 
 
+def test_some_of_the_tools(client: openai.OpenAI, served: Served) -> None:
+    served.backend.reply = CALL
+    other: Any = {"type": "function", "function": {"name": "now"}}
+    allowed: Any = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+    answer = client.chat.completions.create(
+        model="fake", messages=HI, tools=[WEATHER, other],
+        tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+    ).choices[0]  # fmt: skip
+    assert answer.finish_reason == "tool_calls" and answer.message.tool_calls
+
+
 def test_the_stream_helper_parses_calls(client: openai.OpenAI, served: Served) -> None:
     served.backend.reply = f"Moment.\n{CALL}\n{CALL}"
     with client.chat.completions.stream(model="fake", messages=HI, tools=[WEATHER]) as stream:

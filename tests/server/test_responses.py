@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from openai.types.responses import ToolChoiceAllowed
 from pydantic import BaseModel
 
 from radixrt.messages import ChatPrompt, TokensPrompt
@@ -118,6 +119,17 @@ def test_a_tool_loop(client: openai.OpenAI, served: Served) -> None:
     assert isinstance(prompt, ChatPrompt) and prompt.messages[1].tool_calls is not None
 
 
+def test_some_of_the_tools(client: openai.OpenAI, served: Served) -> None:
+    served.backend.reply = call("get_weather", '{"city": "Orléans"}')
+    other: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
+    choice: Any = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}
+    asked = client.responses.create(model="fake", input="Weather?", tools=[WEATHER, other], tool_choice=choice)
+    assert [item.type for item in asked.output] == ["function_call"]
+    assert asked.tool_choice == ToolChoiceAllowed.model_validate(choice)
+    constraint = served.backend.seen[-1][2]
+    assert constraint is not None and "get_weather" in constraint.value and "now" not in constraint.value
+
+
 class Answer(BaseModel):
     a: int
 
@@ -148,6 +160,8 @@ def test_thoughts_are_items(client: openai.OpenAI, served: Served) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input[0].content[0].type"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, 400, "input[0]"),
         ({"tools": [{"type": "web_search"}]}, 400, "tools[0].type"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+            {"type": "function", "name": "rm"}]}}, 400, "tool_choice.tools[0]"),
         ({"background": True}, 400, "background"),
         ({"truncation": "auto"}, 400, "truncation"),
         ({"conversation": "c"}, 400, "conversation"),
