@@ -18,11 +18,13 @@ def relative(out: torch.Tensor, truth: torch.Tensor) -> float:
     return float((out.double() - truth.double()).norm() / truth.double().norm())
 
 
-def rounded(x: torch.Tensor) -> torch.Tensor:
-    """x [R, K] as 8-bit integers in groups of 32: what the products are defined over."""
-    parts = x.float().view(len(x), -1, 32)
-    scale = parts.abs().amax(-1, keepdim=True) / 127
-    return (torch.where(scale > 0, (parts / scale).round(), 0) * scale).view(x.shape)
+def rounded(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """x [R, K] as 8-bit integers in groups of 32, or windows of 64: what the products are defined over."""
+    parts = []
+    for part in x.float().split(32 if bits == 8 else 64, dim=1):
+        scale = part.abs().amax(-1, keepdim=True) / 127
+        parts.append(torch.where(scale > 0, (part / scale).round(), 0) * scale)
+    return torch.cat(parts, dim=1)
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -33,9 +35,33 @@ def test_integers_multiply_exactly(target: str, bits: int, shape: tuple[int, int
     groups = quantize(random(*shape), bits)
     x, bias = random(rows, shape[1], seed=1), random(shape[0], seed=2)
     x[0, :32] = 0
-    truth = rounded(x).double() @ groups.dense().double().T + bias.double()
+    truth = rounded(x, bits).double() @ groups.dense().double().T + bias.double()
     assert relative(NarrowLinear(groups, bias)(x), truth) < 1e-3  # a tie may round the other way
     assert relative(NarrowLinear(groups, bias)(x), x.double() @ groups.dense().double().T + bias.double()) < 1e-2
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_is_the_same_in_any_company(target: str, bits: int) -> None:
+    weight = NarrowLinear(quantize(random(50, 160), bits))
+    x = random(37, 160, seed=1)
+    assert torch.equal(weight(x), torch.cat([weight(x[row : row + 1]) for row in range(37)]))
+
+
+def test_steps_may_fall(target: str) -> None:
+    """ggml's Q4_0 has scales below zero; groups of very different sizes share an output's unit."""
+    q = torch.randint(0, 16, (20, 96), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    scale = (random(20, 3, seed=1) * torch.tensor([1e-3, 0.1, 1.0])).half()
+    groups = Groups(4, q, scale, scale * -8)
+    x = random(9, 96, seed=2)
+    assert relative(NarrowLinear(groups)(x), rounded(x, 4).double() @ groups.dense().double().T) < 1e-3
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_damaged_weight_is_not_hidden(target: str, value: float) -> None:
+    groups = quantize(random(32, 64), 4)
+    groups.scale[3, 1] = value
+    y = NarrowLinear(groups)(random(2, 64, seed=1))
+    assert y[:, 3].isnan().all() and y[:, torch.arange(32) != 3].isfinite().all()
 
 
 @pytest.mark.parametrize("bits", [4, 8])

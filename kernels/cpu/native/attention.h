@@ -6,9 +6,8 @@
 // read, BLOCK keys at a time: the keys are fetched by slot and transposed, the values fetched, once for all the block's
 // queries (all rows under a shared span, all heads of the group), and then everything is small products in the cache.
 #pragma once
-#include <cstdlib>
-
 #include "product.h"
+#include "scratch.h"
 
 constexpr int64_t BLOCK = 64;          // keys at a time
 constexpr int64_t BLOCK_QUERIES = 96;  // queries (tokens times heads of the group) of a task
@@ -70,20 +69,6 @@ struct Cut {
     }
 };
 
-// Memory that a thread keeps from call to call.
-struct Scratch {
-    char *data = nullptr;
-    size_t size = 0;
-    void *need(size_t bytes) {
-        if (bytes > size) {
-            free(data);
-            size = bytes + bytes / 4;
-            data = (char *)aligned_alloc(64, round_up(size, 64));
-        }
-        return data;
-    }
-    ~Scratch() { free(data); }
-};
 static thread_local Scratch attention_scratch;
 
 // How a pool's elements become 32-bit elements of a product. STEP: keys (of a value) or dimensions (of a key) in one.

@@ -42,7 +42,7 @@ static inline void choose_tile(const Choice &c, int64_t tile, const Rows &x, Bes
         uint32_t bits[ROWS], any = 0;
         for (int64_t r = 0; r < some; r++) any |= bits[r] = allowed_bits(c, row + r, tile);
         if (!any) continue;
-        products(*c.head, tile, x, row, some, part);
+        products(*c.head, tile, x, row, row + some, part[0], TILE);
         for (int64_t r = 0; r < some; r++) {
             if (c.head->bias)
                 for (int64_t o = 0; o < least(TILE, c.head->outputs - tile * TILE); o++)

@@ -9,6 +9,7 @@
 #include "attention.h"
 #include "linear.h"
 #include "pointwise.h"
+#include "scratch.h"
 #include "share.h"
 
 struct LayerWeights {
@@ -70,45 +71,46 @@ struct Buffers {
             rows->bytes = (int8_t *)take(n);
             rows->scales = floats(n / GROUP + 1);
             rows->sums = floats(n / GROUP + 1);
+            rows->pairs = (uint32_t *)take(4 * (n / GROUP + 1));
         }
         end = memory;
     }
     char *end;
 };
 
-// y [.., outputs] of one tile for rows from .. end.
-static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
-    alignas(64) float part[ROWS][TILE];
-    const int64_t first = tile * TILE, count = least(TILE, w.outputs - first);
-    for (int64_t row = from; row < end; row += ROWS) {
-        const int64_t some = least(ROWS, end - row);
-        products(w, tile, x, row, some, part);
-        for (int64_t r = 0; r < some; r++)
-            for (int64_t o = 0; o < count; o++)
-                y[(row + r) * w.outputs + first + o] = part[r][o] + (w.bias ? w.bias[first + o] : 0);
-    }
+// Room of the thread for `rows` rows of what tiles give, until its next call.
+static inline float *room(int64_t rows, int64_t width) {
+    static thread_local Scratch scratch;
+    return (float *)scratch.need(rows * width * sizeof(float));
 }
 
-// Numbers first .. first + count of silu(gate) * up for rows from .. end, made ready for the product that follows (`bits`
-// of that): a pair of tiles (of gate and up each) at a time, for that is what a group needs, but for a single last one.
-static inline void gated_pair(const Linear &w, int64_t pair, const Rows &x, int64_t from, int64_t end, int64_t bits,
-                              const Rows &gated) {
-    alignas(64) float gate[ROWS][TILE], up[ROWS][TILE], inner[ROWS][2 * TILE];
-    const int64_t n = w.outputs / 2, first = pair * 2 * TILE, count = least(2 * TILE, n - first);
-    for (int64_t row = from; row < end; row += ROWS) {
-        const int64_t some = least(ROWS, end - row);
-        for (int64_t at = 0; at < count; at += TILE) {
-            const int64_t tile = (first + at) / TILE;
-            products(w, tile, x, row, some, gate);
-            products(w, tile + n / TILE, x, row, some, up);
-            for (int64_t r = 0; r < some; r++) {
-                if (w.bias)
-                    for (int64_t o = 0; o < TILE; o++)
-                        gate[r][o] += w.bias[first + at + o], up[r][o] += w.bias[n + first + at + o];
-                silu_mul_row(gate[r], up[r], TILE, inner[r] + at);
-            }
-        }
-        for (int64_t r = 0; r < some; r++) prepare(inner[r], n, bits, gated, row + r, first, count);
+// y [.., outputs] of one tile for rows from .. end.
+static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
+    const int64_t first = tile * TILE, count = least(TILE, w.outputs - first);
+    if (count == TILE && !w.bias) return products(w, tile, x, from, end, y + from * w.outputs + first, w.outputs);
+    float *const part = room(end - from, TILE);
+    products(w, tile, x, from, end, part, TILE);
+    for (int64_t row = from; row < end; row++)
+        for (int64_t o = 0; o < count; o++)
+            y[row * w.outputs + first + o] = part[(row - from) * TILE + o] + (w.bias ? w.bias[first + o] : 0);
+}
+
+// Numbers first .. first + WINDOW, or to the end, of silu(gate) * up for rows from .. end, made ready for the product that
+// follows (`bits` of that): a window is what scales need at most.
+static inline void gated_window(const Linear &w, int64_t window, const Rows &x, int64_t from, int64_t end, int64_t bits,
+                                const Rows &gated) {
+    const int64_t n = w.outputs / 2, first = window * WINDOW, count = least(WINDOW, n - first);
+    float *const gate = room(end - from, 2 * WINDOW), *const up = gate + WINDOW;
+    for (int64_t at = 0; at < count; at += TILE) {
+        products(w, (first + at) / TILE, x, from, end, gate + at, 2 * WINDOW);
+        products(w, (first + at + n) / TILE, x, from, end, up + at, 2 * WINDOW);
+    }
+    for (int64_t row = from; row < end; row++) {
+        float *const g = gate + (row - from) * 2 * WINDOW, *const u = up + (row - from) * 2 * WINDOW;
+        if (w.bias)
+            for (int64_t o = 0; o < count; o++) g[o] += w.bias[first + o], u[o] += w.bias[n + first + o];
+        silu_mul_row(g, u, count, g);
+        prepare(g, n, bits, gated, row, first, count);
     }
 }
 
@@ -135,19 +137,17 @@ static inline void place_head(const Decoder &d, const LayerWeights &layer, const
 template <class E>
 static void head_product(const Decoder &d, const LayerWeights &layer, const Step &step, const Rows &x, int64_t i,
                          int64_t first, int64_t end, E *q, E *keys, E *values) {
-    alignas(64) float part[ROWS][TILE], head[ROWS][MOST_WIDTH];
     const Linear &w = layer.qkv;
-    const int64_t begin = i * d.width, stop = begin + d.width;
-    for (int64_t row = first; row < end; row += ROWS) {
-        const int64_t some = least(ROWS, end - row);
-        for (int64_t tile = begin / TILE; tile * TILE < stop; tile++) {
-            products(w, tile, x, row, some, part);
-            const int64_t from = most(begin, tile * TILE), to = least(stop, (tile + 1) * TILE);
-            for (int64_t r = 0; r < some; r++)
-                for (int64_t o = from; o < to; o++)
-                    head[r][o - begin] = part[r][o - tile * TILE] + (w.bias ? w.bias[o] : 0);
-        }
-        for (int64_t r = 0; r < some; r++) place_head(d, layer, step, row + r, i, head[r], q, keys, values);
+    const int64_t begin = i * d.width, from = begin / TILE, stop = (begin + d.width + TILE - 1) / TILE;
+    const int64_t stride = (stop - from) * TILE;
+    float *const part = room(end - first, stride);
+    for (int64_t tile = from; tile < stop; tile++)
+        products(w, tile, x, first, end, part + (tile - from) * TILE, stride);
+    for (int64_t token = first; token < end; token++) {
+        float *const head = part + (token - first) * stride + begin - from * TILE;
+        if (w.bias)
+            for (int64_t o = 0; o < d.width; o++) head[o] += w.bias[begin + o];
+        place_head(d, layer, step, token, i, head, q, keys, values);
     }
 }
 
@@ -156,7 +156,7 @@ static inline int64_t blocks_of(int64_t tokens) { return (tokens + SOME_TOKENS -
 
 // Moves the wanted tokens to the front: what attention has made of them (`bits` of the next product) and the residual.
 static void keep_wanted(const Step &step, const Rows &x, int64_t inputs, int64_t bits, int64_t hidden) {
-    const int64_t groups = inputs / GROUP;
+    const int64_t spans = (inputs + span(bits) - 1) / span(bits);
     for (int64_t k = 0; k < step.wanted_count; k++) {
         const int64_t from = step.wanted[k];
         if (from == k) continue;
@@ -166,8 +166,9 @@ static void keep_wanted(const Step &step, const Rows &x, int64_t inputs, int64_t
             continue;
         }
         memcpy(x.bytes + k * inputs, x.bytes + from * inputs, inputs);
-        memcpy(x.scales + k * groups, x.scales + from * groups, groups * sizeof(float));
-        memcpy(x.sums + k * groups, x.sums + from * groups, groups * sizeof(float));
+        memcpy(x.scales + k * spans, x.scales + from * spans, spans * sizeof(float));
+        memcpy(x.sums + k * spans, x.sums + from * spans, spans * sizeof(float));
+        memcpy(x.pairs + k * spans, x.pairs + from * spans, spans * sizeof(uint32_t));
     }
 }
 
@@ -228,9 +229,9 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         });
         meet(PRODUCTS);
 
-        // A head's output goes straight into the rows of the next product, where it is whole groups.
+        // A head's output goes straight into the rows of the next product, where it is whole groups or windows.
         const int64_t bits = layer.output.bits;
-        const bool direct = bits == 16 || d.width % GROUP == 0;
+        const bool direct = bits == 16 || d.width % span(bits) == 0;
         auto finish = [&](int64_t token, int64_t head, const float *out) {
             if (direct)
                 prepare(out, attended, bits, b.x, token, head * d.width, d.width);
@@ -259,9 +260,9 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
                          normed);
             prepare(normed, hidden, layer.gate_up.bits, b.x, t);
         });
-        share_tiles(counters + 3 * team.threads, (d.inner + 2 * TILE - 1) / (2 * TILE),
-                    most(1, chunk(layer.gate_up) / 4), [&](int64_t pair, int64_t first, int64_t end) {
-                        gated_pair(layer.gate_up, pair, b.x, first, end, layer.down.bits, b.gated);
+        share_tiles(counters + 3 * team.threads, (d.inner + WINDOW - 1) / WINDOW, 1,
+                    [&](int64_t window, int64_t first, int64_t end) {
+                        gated_window(layer.gate_up, window, b.x, first, end, layer.down.bits, b.gated);
                     });
         ask_ahead(team, layer.down);
         meet(PRODUCTS);

@@ -72,7 +72,7 @@ struct Ready {
     Ready(const Linear &w, int64_t count) {
         static thread_local Scratch scratch;
         const int64_t n = count * w.inputs, threads = omp_get_max_threads();
-        char *memory = (char *)scratch.need(3 * n + 8 * (n / GROUP + 1) + 4 * n + 64 * 8 + sizeof(Counter) * threads);
+        char *memory = (char *)scratch.need(3 * n + 12 * (n / GROUP + 1) + 4 * n + 64 * 8 + sizeof(Counter) * threads);
         auto take = [&](int64_t bytes) {
             char *at = memory;
             memory += round_up(bytes, 64);
@@ -82,6 +82,7 @@ struct Ready {
         rows.bytes = (int8_t *)take(n);
         rows.scales = (float *)take(4 * (n / GROUP + 1));
         rows.sums = (float *)take(4 * (n / GROUP + 1));
+        rows.pairs = (uint32_t *)take(4 * (n / GROUP + 1));
         widened = (float *)take(4 * n);
         counters = (Counter *)take(sizeof(Counter) * threads);
         for (int i = 0; i < threads; i++) new (counters + i) Counter(0);
@@ -129,30 +130,23 @@ EXPORT void radixrt_choose(const Choice *c, const void *x, int64_t half) {
     }
 }
 
-// Packs q uint8[outputs, inputs] with float16 scales and shifts [outputs, inputs / GROUP] into `to` (see linear.h).
+// Packs q uint8[outputs, inputs] with float16 scales and shifts [outputs, inputs / GROUP] into `to` (see linear.h, windows.h).
 EXPORT int64_t radixrt_packed_bytes(int64_t bits, int64_t outputs, int64_t inputs) {
-    return round_up(outputs, TILE) * (inputs / GROUP) * group_bytes(bits) / TILE;
+    const Linear w = {bits, outputs, inputs, nullptr, nullptr};
+    return tiles(w) * tile_bytes(w);
 }
 EXPORT void radixrt_pack(int64_t bits, int64_t outputs, int64_t inputs, const uint8_t *q, const uint16_t *scales,
                          const uint16_t *shifts, uint8_t *to) {
-    const int64_t groups = inputs / GROUP, size = group_bytes(bits);
+    const Linear w = {bits, outputs, inputs, nullptr, nullptr};
+    const int64_t groups = inputs / GROUP;
 #pragma omp parallel for
-    for (int64_t tile = 0; tile < (outputs + TILE - 1) / TILE; tile++) {
-        for (int64_t g = 0; g < groups; g++) {
-            uint8_t *group = to + (tile * groups + g) * size, *lines = group + 4 * TILE;
-            memset(group, 0, size);
-            for (int64_t o = 0; o < least(TILE, outputs - tile * TILE); o++) {
-                const int64_t output = tile * TILE + o;
-                memcpy(group + 2 * o, scales + output * groups + g, 2);
-                memcpy(group + 2 * TILE + 2 * o, shifts + output * groups + g, 2);
-                for (int64_t k = 0; k < GROUP; k++) {
-                    const uint8_t value = q[output * inputs + g * GROUP + k];
-                    if (bits == 8)
-                        lines[k / 4 * 64 + 4 * o + k % 4] = value;
-                    else
-                        lines[k / 4 % 4 * 64 + 4 * o + k % 4] |= k < 16 ? value : value << 4;
-                }
-            }
+    for (int64_t tile = 0; tile < tiles(w); tile++) {
+        uint8_t *const packed = to + tile * tile_bytes(w);
+        memset(packed, 0, tile_bytes(w));
+        for (int64_t o = 0; o < least(TILE, outputs - tile * TILE); o++) {
+            const int64_t output = tile * TILE + o;
+            const auto pack = bits == 8 ? pack_eight : pack_windows;
+            pack(q + output * inputs, scales + output * groups, shifts + output * groups, inputs, o, packed);
         }
     }
 }

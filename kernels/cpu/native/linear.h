@@ -1,19 +1,21 @@
-// Products of a few rows with a weight matrix, which is read once: at that width, memory is the limit.
+// Products of rows with a weight matrix, a tile of 16 outputs at a time.
 //
 // Three forms of a weight [outputs, inputs]:
 //   16  bfloat16, as it is.
-//   4, 8  unsigned 4- or 8-bit integers in groups of 32 inputs: w = scale * q + shift, with a float16 scale and shift a
-//       group. ggml's Q4_0, Q4_1 and Q8_0 blocks fit exactly. Rows x are made 8-bit integers in the same groups
-//       (scale: the group's largest magnitude / 127), so that
+//   8   unsigned integers in groups of 32 inputs: w = scale * q + shift, with a float16 scale and shift a group. ggml's
+//       Q8_0 blocks fit exactly. Rows x are made 8-bit integers in the same groups (scale: the group's largest
+//       magnitude / 127), so that
 //           sum w x = x_scale * (scale * sum q x_q  +  shift * sum x_q)        with integer sums.
-// Layout of 4 and 8: tiles of 16 outputs; in a tile, a group after the other: 16 scales, 16 shifts, then the integers as
-// lines of 64 bytes: byte 4 * o + b of line i belongs to output o, input 4 * i + b. With 4 bits there are four such lines:
-// line i holds that of 8-bit line i in its low halves, and that of line i + 4 in its high halves.
+//       In a tile, a group after the other: 16 scales, 16 shifts, then the integers as lines of 64 bytes: byte 4 * o + b
+//       of line i belongs to output o, input 4 * i + b.
+//   4   the same of 4 bits, which windows.h multiplies.
 #pragma once
-#include "vec.h"
+#include "windows.h"
 
-constexpr int64_t GROUP = 32, TILE = 16;
 constexpr int64_t ROWS = 8;  // rows that are taken through a tile together
+// Inputs of a row that are rounded by one scale for products with weights of `bits`; GROUP or more.
+static inline int64_t span(int64_t bits) { return bits == 4 ? WINDOW : GROUP; }
+constexpr int64_t EIGHT_BYTES = 4 * TILE + GROUP * TILE;  // of a group of 8 bits
 
 struct Linear {
     int64_t bits, outputs, inputs;
@@ -25,77 +27,36 @@ struct Linear {
 struct Rows {
     bf16 *half;
     int8_t *bytes;
-    float *scales, *sums;  // [rows, inputs / GROUP]: the scale, and scale * sum of the group's integers
+    float *scales, *sums;  // [rows, inputs / GROUP]: the scale, and scale * sum of the group's integers (not with 4 bits)
+    uint32_t *pairs;       // with 4 bits, where scales are of windows: the sums as windows.h has them
 };
 
-static inline int64_t group_bytes(int64_t bits) { return 4 * TILE + TILE * GROUP * bits / 8; }
+static inline int64_t tile_bytes(const Linear &w) {
+    const int64_t eight = w.inputs / GROUP * EIGHT_BYTES;
+    return w.bits == 16 ? 2 * TILE * w.inputs : w.bits == 8 ? eight : window_tile_bytes(w.inputs);
+}
+static inline int64_t tiles(const Linear &w) { return (w.outputs + TILE - 1) / TILE; }
 
 #if defined(__AVX2__)
-typedef float f16x __attribute__((vector_size(64)));
-typedef int32_t i16x __attribute__((vector_size(64)));
-typedef uint32_t u16x __attribute__((vector_size(64)));
-typedef uint16_t h16x __attribute__((vector_size(32)));
-typedef uint8_t b64x __attribute__((vector_size(64)));
-
-// 16 float16 numbers.
-static inline f16x halves(const uint8_t *at) {
-#if defined(RADIXRT_AVX512)
-    return (f16x)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)at));
-#else
-    u16x bits = __builtin_convertvector(load<h16x>(at), u16x);
-    u16x shifted = (bits & 0x7fff) << 13;  // 2^-112 times the number, subnormal ones included
-    u16x scaled = (u16x)((f16x)shifted * 5.192296858534828e33f);
-    return (f16x)(scaled | (bits & 0x8000) << 16);
-#endif
-}
-
-// acc[o] += the sum over b < 4 of the unsigned q[4 * o + b] times the signed byte b of x.
-static inline i16x dot4(i16x acc, b64x q, uint32_t x) {
-#if defined(RADIXRT_AVX512) && defined(__AVX512VNNI__)
-    return (i16x)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)q, _mm512_set1_epi32((int)x));
-#else
-    // maddubs saturates at 16 bits: take the halves of q apart, whose products fit.
-    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), xs = _mm256_set1_epi32((int)x);
-    __m256i part[2], sum[2];
-    memcpy(part, &q, 64);
-    for (int i = 0; i < 2; i++) {
-        __m256i a = _mm256_maddubs_epi16(_mm256_and_si256(part[i], low), xs);
-        __m256i b = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(part[i], 4), low), xs);
-        sum[i] = _mm256_add_epi32(_mm256_madd_epi16(a, one), _mm256_slli_epi32(_mm256_madd_epi16(b, one), 4));
-    }
-    i16x added;
-    memcpy(&added, sum, 64);
-    return acc + added;
-#endif
-}
-
-// y[r][o] for R rows and the 16 outputs of one tile.
-template <int BITS, int R>
-static inline void tile_product(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, float (*y)[TILE]) {
-    constexpr int64_t SIZE = 4 * TILE + TILE * GROUP * BITS / 8;
+// y[r * stride + o] for R rows and the 16 outputs of one tile.
+template <int R>
+static inline void tile_product(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, float *y, int64_t stride) {
     f16x acc[R];
     for (int r = 0; r < R; r++) acc[r] = f16x{};
     const int8_t *bytes = x.bytes + row * groups * GROUP;
     const float *scales = x.scales + row * groups, *sums = x.sums + row * groups;
-    for (int64_t g = 0; g < groups; g++, tile += SIZE) {
-        for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(tile + i + 2048);
+    for (int64_t g = 0; g < groups; g++, tile += EIGHT_BYTES) {
+        for (int64_t i = 0; i < EIGHT_BYTES; i += 64) __builtin_prefetch(tile + i + 2048);
         const f16x scale = halves(tile), shift = halves(tile + 2 * TILE);
-        b64x q[8];
+        b64x q[LINES];
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
-            if (BITS == 8)
-                q[i] = load<b64x>(tile + 4 * TILE + 64 * i);
-            else if (i < 4)
-                q[i] = load<b64x>(tile + 4 * TILE + 64 * i) & 15;
-            else
-                q[i] = (b64x)((u16x)load<b64x>(tile + 4 * TILE + 64 * (i - 4)) >> 4) & 15;
-        }
+        for (int i = 0; i < LINES; i++) q[i] = load<b64x>(tile + 4 * TILE + LINE * i);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             i16x even = i16x{}, odd = i16x{};
             const int8_t *group = bytes + (r * groups + g) * GROUP;
 #pragma GCC unroll 4
-            for (int i = 0; i < 8; i += 2) {
+            for (int i = 0; i < LINES; i += 2) {
                 even = dot4(even, q[i], load<uint32_t>(group + 4 * i));
                 odd = dot4(odd, q[i + 1], load<uint32_t>(group + 4 * i + 4));
             }
@@ -103,53 +64,50 @@ static inline void tile_product(const uint8_t *tile, int64_t groups, const Rows 
             acc[r] += shift * sums[r * groups + g];
         }
     }
-    for (int r = 0; r < R; r++) store(y[r], acc[r]);
+    for (int r = 0; r < R; r++) store(y + r * stride, acc[r]);
 }
 
-template <int BITS>
-static void tile_products(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, int64_t rows,
-                          float (*y)[TILE]) {
-    int64_t r = 0;
-    for (; r + 8 <= rows; r += 8) tile_product<BITS, 8>(tile, groups, x, row + r, y + r);
-    for (; r + 4 <= rows; r += 4) tile_product<BITS, 4>(tile, groups, x, row + r, y + r);
-    for (; r + 2 <= rows; r += 2) tile_product<BITS, 2>(tile, groups, x, row + r, y + r);
-    for (; r < rows; r++) tile_product<BITS, 1>(tile, groups, x, row + r, y + r);
+static void tile_products(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, int64_t end, float *y,
+                          int64_t stride) {
+    for (; row + 8 <= end; row += 8, y += 8 * stride) tile_product<8>(tile, groups, x, row, y, stride);
+    for (; row + 4 <= end; row += 4, y += 4 * stride) tile_product<4>(tile, groups, x, row, y, stride);
+    for (; row + 2 <= end; row += 2, y += 2 * stride) tile_product<2>(tile, groups, x, row, y, stride);
+    for (; row < end; row++, y += stride) tile_product<1>(tile, groups, x, row, y, stride);
 }
 #else
-static inline float half1(const uint8_t *at) {
-    const uint32_t bits = load<uint16_t>(at), shifted = (bits & 0x7fff) << 13;
-    const float x = load<float>(&shifted) * 5.192296858534828e33f;
-    return bits & 0x8000 ? -x : x;
-}
-
 // The same for any CPU, as the layout reads.
-template <int BITS>
-static void tile_products(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, int64_t rows,
-                          float (*y)[TILE]) {
-    memset(y, 0, rows * TILE * sizeof(float));
-    for (int64_t g = 0; g < groups; g++, tile += 4 * TILE + TILE * GROUP * BITS / 8) {
-        uint8_t q[TILE * GROUP];
-        for (int64_t i = 0; i < TILE * GROUP; i++) {
-            const uint8_t *lines = tile + 4 * TILE;
-            q[i] = BITS == 8 ? lines[i] : i < TILE * GROUP / 2 ? lines[i] & 15 : lines[i - TILE * GROUP / 2] >> 4;
-        }
-        for (int64_t r = 0; r < rows; r++) {
-            const int8_t *group = x.bytes + ((row + r) * groups + g) * GROUP;
-            const float scale = x.scales[(row + r) * groups + g], sum = x.sums[(row + r) * groups + g];
+static void tile_products(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, int64_t end, float *y,
+                          int64_t stride) {
+    for (int64_t r = row; r < end; r++) memset(y + (r - row) * stride, 0, TILE * sizeof(float));
+    for (int64_t g = 0; g < groups; g++, tile += EIGHT_BYTES) {
+        const uint8_t *q = tile + 4 * TILE;
+        for (int64_t r = row; r < end; r++) {
+            const int8_t *group = x.bytes + (r * groups + g) * GROUP;
+            const float scale = x.scales[r * groups + g], sum = x.sums[r * groups + g];
             int32_t dots[TILE] = {};
-            for (int64_t i = 0; i < GROUP / 4; i++)
+            for (int64_t i = 0; i < LINES; i++)
                 for (int64_t o = 0; o < TILE; o++)
-                    for (int64_t b = 0; b < 4; b++) dots[o] += q[4 * TILE * i + 4 * o + b] * group[4 * i + b];
+                    for (int64_t b = 0; b < 4; b++) dots[o] += q[LINE * i + 4 * o + b] * group[4 * i + b];
             for (int64_t o = 0; o < TILE; o++)
-                y[r][o] += half1(tile + 2 * o) * scale * dots[o] + half1(tile + 2 * TILE + 2 * o) * sum;
+                y[(r - row) * stride + o] += half1(tile + 2 * o) * scale * dots[o] + half1(tile + 2 * TILE + 2 * o) * sum;
         }
     }
 }
 #endif
 
+// Packs output o of a tile of 8 bits: q uint8[inputs], float16 scales and shifts [inputs / GROUP].
+static void pack_eight(const uint8_t *q, const uint16_t *scales, const uint16_t *shifts, int64_t inputs, int64_t o,
+                       uint8_t *tile) {
+    for (int64_t g = 0; g < inputs / GROUP; g++, tile += EIGHT_BYTES) {
+        store(tile + 2 * o, scales[g]);
+        store(tile + 2 * TILE + 2 * o, shifts[g]);
+        for (int64_t k = 0; k < GROUP; k++) tile[4 * TILE + k / 4 * LINE + 4 * o + k % 4] = q[g * GROUP + k];
+    }
+}
+
 // R rows times O outputs of a bfloat16 weight.
 template <int R, int O>
-static inline void half_product(const bf16 *weight, int64_t inputs, const bf16 *x, float (*y)[TILE]) {
+static inline void half_product(const bf16 *weight, int64_t inputs, const bf16 *x, float *y, int64_t stride) {
     vf acc[R][O];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -177,44 +135,38 @@ static inline void half_product(const bf16 *weight, int64_t inputs, const bf16 *
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int o = 0; o < O; o++) {
-            y[r][o] = sum(acc[r][o]);
-            for (int64_t i = k; i < inputs; i++) y[r][o] += wide(weight[o * inputs + i]) * wide(x[r * inputs + i]);
+            float total = sum(acc[r][o]);
+            for (int64_t i = k; i < inputs; i++) total += wide(weight[o * inputs + i]) * wide(x[r * inputs + i]);
+            y[r * stride + o] = total;
         }
 }
 
 template <int O>
-static inline void half_outputs(const bf16 *weight, int64_t inputs, const bf16 *x, int64_t rows, float (*y)[TILE]) {
+static inline void half_outputs(const bf16 *weight, int64_t inputs, const bf16 *x, int64_t rows, float *y, int64_t stride) {
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) half_product<4, O>(weight, inputs, x + r * inputs, y + r);
-    for (; r < rows; r++) half_product<1, O>(weight, inputs, x + r * inputs, y + r);
+    for (; r + 4 <= rows; r += 4) half_product<4, O>(weight, inputs, x + r * inputs, y + r * stride, stride);
+    for (; r < rows; r++) half_product<1, O>(weight, inputs, x + r * inputs, y + r * stride, stride);
 }
 
-// The products of ROWS rows at most, from `row`, with the 16 outputs of a tile: y[r][o], bias not yet added.
-static inline void products(const Linear &w, int64_t tile, const Rows &x, int64_t row, int64_t rows, float (*y)[TILE]) {
-    if (w.bits == 16) {
-        const bf16 *weight = (const bf16 *)w.weight + tile * TILE * w.inputs, *from = x.half + row * w.inputs;
-        const int64_t outputs = least(TILE, w.outputs - tile * TILE);
+// The products of rows from .. end with the 16 outputs of a tile: y[(r - from) * stride + o], bias not yet added.
+static inline void products(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y,
+                            int64_t stride) {
+    const uint8_t *packed = (const uint8_t *)w.weight + tile * tile_bytes(w);
+    if (w.bits == 4) return window_products(packed, w.inputs, {x.bytes, x.scales, x.pairs}, from, end, y, stride);
+    if (w.bits == 8) return tile_products(packed, w.inputs / GROUP, x, from, end, y, stride);
+    const bf16 *weight = (const bf16 *)packed;
+    const int64_t outputs = least(TILE, w.outputs - tile * TILE);
+    for (int64_t row = from; row < end; row += ROWS, y += ROWS * stride) {
+        const bf16 *rows = x.half + row * w.inputs;
+        const int64_t some = least(ROWS, end - row);
         int64_t o = 0;
-        for (; o + 4 <= outputs; o += 4)
-            half_outputs<4>(weight + o * w.inputs, w.inputs, from, rows, (float (*)[TILE])(&y[0][o]));
-        for (; o < outputs; o++) half_outputs<1>(weight + o * w.inputs, w.inputs, from, rows, (float (*)[TILE])(&y[0][o]));
-        return;
+        for (; o + 4 <= outputs; o += 4) half_outputs<4>(weight + o * w.inputs, w.inputs, rows, some, y + o, stride);
+        for (; o < outputs; o++) half_outputs<1>(weight + o * w.inputs, w.inputs, rows, some, y + o, stride);
     }
-    const int64_t groups = w.inputs / GROUP;
-    const uint8_t *from = (const uint8_t *)w.weight + tile * groups * group_bytes(w.bits);
-    if (w.bits == 4)
-        tile_products<4>(from, groups, x, row, rows, y);
-    else
-        tile_products<8>(from, groups, x, row, rows, y);
 }
 
-static inline int64_t tile_bytes(const Linear &w) {
-    return w.bits == 16 ? 2 * TILE * w.inputs : w.inputs / GROUP * group_bytes(w.bits);
-}
-static inline int64_t tiles(const Linear &w) { return (w.outputs + TILE - 1) / TILE; }
-
-// Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 4 and 8 bits they are
-// whole groups.
+// Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 8 and 4 bits they are
+// whole groups, or windows (the last one of a row may be short).
 static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
                     int64_t count) {
     if (bits == 16) {
@@ -224,33 +176,36 @@ static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows 
         for (; i < count; i++) narrow1(to + i, from[i]);
         return;
     }
-    const int64_t groups = inputs / GROUP;
-    for (int64_t g = at / GROUP; g < (at + count) / GROUP; g++) {
-        const float *part = from + g * GROUP - at;
-        vf high = vf{};
-        for (int i = 0; i < GROUP; i += VL) {
-            vf v = load<vf>(part + i);
-            high = larger(larger(v, -v), high);
+    const int64_t each = span(bits), spans = (inputs + each - 1) / each;
+    for (int64_t first = at; first < at + count; first += each) {
+        const float *part = from + first - at;
+        const int64_t some = least(each, inputs - first), place = row * spans + first / each;
+        // Magnitudes compare as their bits do, and what is no number is above all that are.
+        vi highest = vi{};
+        for (int64_t i = 0; i < some; i += VL) {
+            const vi magnitude = load<vi>(part + i) & 0x7fffffff;
+            highest = magnitude > highest ? magnitude : highest;
         }
-        const float largest_magnitude = largest(high), scale = largest_magnitude / 127;
-        // A NaN or an infinity among them: the scale says so, and every product of the row with it.
-        const float inverse = largest_magnitude > 0 ? 127 / largest_magnitude : 0;
-        int8_t *to = x.bytes + row * inputs + g * GROUP;
-        vi total = vi{};
-        vf spoiled = vf{};
-        for (int i = 0; i < GROUP; i += VL) {
-            spoiled += load<vf>(part + i) * 0.0f;
+        const int32_t bits_of_it = largest(highest);
+        const float largest_magnitude = load<float>(&bits_of_it);
+        const float inverse = bits_of_it > 0 ? 127 / largest_magnitude : 0;
+        int8_t *to = x.bytes + row * inputs + first;
+        vi pairs = vi{};  // sums of the first group, and 2^16 times those of the second
+        for (int64_t i = 0; i < some; i += VL) {
             const vf magic = all(12582912.0f);  // rounds to an integer
-            vi n = (vi)(load<vf>(part + i) * inverse + magic) - (vi)magic;
-            total += n;
+            const vi n = (vi)(load<vf>(part + i) * inverse + magic) - (vi)magic;
+            pairs += i < GROUP ? n : n << 16;
             typedef int8_t vb __attribute__((vector_size(VL)));
             store(to + i, __builtin_convertvector(n, vb));
         }
-        int32_t sum_of_integers = 0;
-        for (int i = 0; i < VL; i++) sum_of_integers += total[i];
-        const float nothing = sum(spoiled);  // or NaN
-        x.scales[row * groups + g] = scale + nothing;
-        x.sums[row * groups + g] = scale * sum_of_integers + nothing;
+        const int32_t both = sum(pairs), one = (int16_t)both, other = (both - one) >> 16;
+        // Where there is a NaN or an infinity, the scale says so, and every product of the row with it.
+        const float scale = bits_of_it < 0x7f800000 ? largest_magnitude * (1.0f / 127) : __builtin_nanf("");
+        x.scales[place] = scale;
+        if (bits == 4)
+            x.pairs[place] = (uint16_t)one | (uint32_t)other << 16;
+        else
+            x.sums[place] = scale * one;
     }
 }
 

@@ -1,8 +1,10 @@
-"""Weights for narrow steps: bfloat16 as they are, or 8- or 4-bit integers in groups of 32 inputs (layout: linear.h)."""
+"""Weights for narrow steps: bfloat16 as they are, or 8- or 4-bit integers in groups of 32 inputs (layouts: linear.h,
+windows.h)."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +12,8 @@ import torch
 
 from radixrt.kernels.cpu.native.binding import Choice, Linear, is_half, library, pointer
 
-GROUP, TILE = 32, 16
-LAYOUT = 1
+GROUP, TILE, WINDOW = 32, 16, 64
+LAYOUT = 3
 """To be raised whenever `radixrt_pack` lays bytes out differently: files of packed weights name it."""
 
 
@@ -62,7 +64,11 @@ class Packed:
 
 def packed_bytes(bits: int, outputs: int, inputs: int) -> int:
     """Length of `Packed.data`."""
-    return -(-outputs // TILE) * (inputs // GROUP) * (4 * TILE + TILE * GROUP * bits // 8)
+    if bits == 8:
+        tile = inputs // GROUP * (4 * TILE + GROUP * TILE)
+    else:
+        tile = 4 * TILE + math.ceil(inputs / WINDOW) * (8 * TILE + WINDOW * TILE // 2)
+    return math.ceil(outputs / TILE) * tile
 
 
 def pack(groups: Groups, out: torch.Tensor | None = None) -> Packed:

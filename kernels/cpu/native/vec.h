@@ -77,11 +77,23 @@ static inline void narrow1(bf16 *to, float x) {
 #if defined(RADIXRT_AVX512)
 static inline float sum(vf v) { return _mm512_reduce_add_ps((__m512)v); }
 static inline float largest(vf v) { return _mm512_reduce_max_ps((__m512)v); }
+static inline int32_t sum(vi v) { return _mm512_reduce_add_epi32((__m512i)v); }
+static inline int32_t largest(vi v) { return _mm512_reduce_max_epi32((__m512i)v); }
 #else
 static inline float sum(vf v) {
     float total = 0;
     for (int i = 0; i < VL; i++) total += v[i];
     return total;
+}
+static inline int32_t sum(vi v) {
+    int32_t total = 0;
+    for (int i = 0; i < VL; i++) total += v[i];
+    return total;
+}
+static inline int32_t largest(vi v) {
+    int32_t best = v[0];
+    for (int i = 1; i < VL; i++) best = v[i] > best ? v[i] : best;
+    return best;
 }
 static inline float largest(vf v) {
     float best = v[0];

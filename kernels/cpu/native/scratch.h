@@ -1,0 +1,19 @@
+// Memory that grows to what is asked of it and is kept: one a thread and use.
+#pragma once
+#include <cstdlib>
+
+#include "vec.h"
+
+struct Scratch {
+    char *data = nullptr;
+    size_t size = 0;
+    void *need(size_t bytes) {
+        if (bytes > size) {
+            free(data);
+            size = bytes + bytes / 4;
+            data = (char *)aligned_alloc(64, round_up(size, 64));
+        }
+        return data;
+    }
+    ~Scratch() { free(data); }
+};
