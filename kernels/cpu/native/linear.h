@@ -165,48 +165,53 @@ static inline void products(const Linear &w, int64_t tile, const Rows &x, int64_
     }
 }
 
-// Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 8 and 4 bits they are
-// whole groups, or windows (the last one of a row may be short).
-static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
-                    int64_t count) {
-    if (bits == 16) {
-        bf16 *to = x.half + row * inputs + at;
-        int64_t i = 0;
-        for (; i + VL <= count; i += VL) narrow(to + i, load<vf>(from + i));
-        for (; i < count; i++) narrow1(to + i, from[i]);
-        return;
-    }
-    const int64_t each = span(bits), spans = (inputs + each - 1) / each;
-    for (int64_t first = at; first < at + count; first += each) {
+// Numbers at .. at + count of a row of `inputs` as bytes in spans of EACH inputs with a scale (the last of a row may be short).
+template <int64_t EACH>
+static inline void round_spans(const float *from, int64_t inputs, const Rows &x, int64_t row, int64_t at, int64_t count) {
+    const int64_t place = row * ((inputs + EACH - 1) / EACH);
+    int8_t *const to = x.bytes + row * inputs;
+    float *const scales = x.scales + place, *const sums = x.sums + place;
+    uint32_t *const pairs = x.pairs + place;
+    for (int64_t first = at; first < at + count; first += EACH) {
         const float *part = from + first - at;
-        const int64_t some = least(each, inputs - first), place = row * spans + first / each;
+        const int64_t some = least(EACH, inputs - first);
         // Magnitudes compare as their bits do, and what is no number is above all that are.
         vi highest = vi{};
         for (int64_t i = 0; i < some; i += VL) {
             const vi magnitude = load<vi>(part + i) & 0x7fffffff;
             highest = magnitude > highest ? magnitude : highest;
         }
-        const int32_t bits_of_it = largest(highest);
-        const float largest_magnitude = load<float>(&bits_of_it);
-        const float inverse = bits_of_it > 0 ? 127 / largest_magnitude : 0;
-        int8_t *to = x.bytes + row * inputs + first;
-        vi pairs = vi{};  // sums of the first group, and 2^16 times those of the second
+        const int32_t bits = largest(highest);
+        const float largest_magnitude = load<float>(&bits), inverse = bits > 0 ? 127 / largest_magnitude : 0;
+        vi both = vi{};  // the sum of the first group, and 2^16 times that of the second
         for (int64_t i = 0; i < some; i += VL) {
             const vf magic = all(12582912.0f);  // rounds to an integer
             const vi n = (vi)(load<vf>(part + i) * inverse + magic) - (vi)magic;
-            pairs += i < GROUP ? n : n << 16;
+            both += i < GROUP ? n : n << 16;
             typedef int8_t vb __attribute__((vector_size(VL)));
-            store(to + i, __builtin_convertvector(n, vb));
+            store(to + first + i, __builtin_convertvector(n, vb));
         }
-        const int32_t both = sum(pairs), one = (int16_t)both, other = (both - one) >> 16;
+        const int32_t total = sum(both), one = (int16_t)total, other = (total - one) >> 16;
         // Where there is a NaN or an infinity, the scale says so, and every product of the row with it.
-        const float scale = bits_of_it < 0x7f800000 ? largest_magnitude * (1.0f / 127) : __builtin_nanf("");
-        x.scales[place] = scale;
-        if (bits == 4)
-            x.pairs[place] = (uint16_t)one | (uint32_t)other << 16;
+        const float scale = bits < 0x7f800000 ? largest_magnitude * (1.0f / 127) : __builtin_nanf("");
+        scales[first / EACH] = scale;
+        if (EACH == WINDOW)
+            pairs[first / EACH] = (uint16_t)one | (uint32_t)other << 16;
         else
-            x.sums[place] = scale * one;
+            sums[first / EACH] = scale * one;
     }
+}
+
+// Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 8 and 4 bits they are
+// whole groups, or windows.
+static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
+                    int64_t count) {
+    if (bits == 4) return round_spans<WINDOW>(from, inputs, x, row, at, count);
+    if (bits == 8) return round_spans<GROUP>(from, inputs, x, row, at, count);
+    bf16 *to = x.half + row * inputs + at;
+    int64_t i = 0;
+    for (; i + VL <= count; i += VL) narrow(to + i, load<vf>(from + i));
+    for (; i < count; i++) narrow1(to + i, from[i]);
 }
 
 static inline void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row) {

@@ -42,11 +42,14 @@ static inline i16x pair_sums(i16x pairs, uint32_t x) {
 #endif
 }
 
-// y[r * stride + o] for R rows from `row` and the outputs of one tile. FIRST: nobody has read the tile yet in this step.
-template <int R, bool FIRST>
+// What a product asks of memory meanwhile: what it reads next, the tile behind its own, or nothing.
+enum Asks { ITS_OWN, NEXT_TILE, NOTHING };
+
+// y[r * stride + o] for R rows from `row` and the outputs of one tile.
+template <int R, Asks ASKS>
 static inline void window_product(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, float *y,
                                   int64_t stride) {
-    const int64_t count = windows(inputs), groups = inputs / GROUP;
+    const int64_t count = windows(inputs), groups = inputs / GROUP, tile_bytes = window_tile_bytes(inputs);
     const int8_t *bytes = x.bytes + row * inputs;
     const float *scales = x.scales + row * count;
     const uint32_t *sums = x.sums + row * count;
@@ -55,7 +58,10 @@ static inline void window_product(const uint8_t *tile, int64_t inputs, const Win
     f16x acc[R];
     for (int r = 0; r < R; r++) acc[r] = f16x{};
     for (int64_t w = 0; w < count; w++, tile += WINDOW_BYTES) {
-        for (int64_t i = 0; FIRST && i < WINDOW_BYTES; i += 64) __builtin_prefetch(tile + i + 4096);
+        for (int64_t i = 0; i < WINDOW_BYTES; i += 64) {
+            if (ASKS == ITS_OWN) __builtin_prefetch(tile + i + 4096);
+            if (ASKS == NEXT_TILE) __builtin_prefetch(tile + i + tile_bytes, 0, 2);
+        }
         const i16x ratios = load<i16x>(tile), shifts = load<i16x>(tile + LINE);
         i16x total[R];
 #pragma GCC unroll 8
@@ -92,11 +98,16 @@ static inline void window_product(const uint8_t *tile, int64_t inputs, const Win
 // The same for rows from `row` to `end`.
 static void window_products(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, int64_t end, float *y,
                             int64_t stride) {
-    if (row + 8 <= end) window_product<8, true>(tile, inputs, x, row, y, stride), row += 8, y += 8 * stride;
-    for (; row + 8 <= end; row += 8, y += 8 * stride) window_product<8, false>(tile, inputs, x, row, y, stride);
-    for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4, true>(tile, inputs, x, row, y, stride);
-    for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2, true>(tile, inputs, x, row, y, stride);
-    for (; row < end; row++, y += stride) window_product<1, true>(tile, inputs, x, row, y, stride);
+    const int64_t begin = row;
+    for (; row + 8 <= end; row += 8, y += 8 * stride) {
+        const auto eight = row == begin ? window_product<8, ITS_OWN>
+                           : row == begin + 8 ? window_product<8, NEXT_TILE>
+                                              : window_product<8, NOTHING>;
+        eight(tile, inputs, x, row, y, stride);
+    }
+    for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4, ITS_OWN>(tile, inputs, x, row, y, stride);
+    for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2, ITS_OWN>(tile, inputs, x, row, y, stride);
+    for (; row < end; row++, y += stride) window_product<1, ITS_OWN>(tile, inputs, x, row, y, stride);
 }
 #else
 // The same for any CPU, as the layout reads.
