@@ -190,6 +190,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     think: str = ""
     """With `behind`: the text begins with this mark, which opens a thought, or at once with what the constraint says;
     without it a thought is open already."""
+    think_tokens: int | None = None
+    """With `behind`: the thought may have so many tokens; then the marker is all that may come."""
     controls: tuple[str, ...] = ()
     """Structural tags only: control tokens of the vocabulary. Where the tag's own words (begin, end, separator,
     const_string) hold one of these texts, they mean the token; free text never spells one. Bodies of HTTP requests may
@@ -222,6 +224,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         _check(
             not self.think or (bool(self.behind) and len(self.think) <= MAX_STOP_CHARS),
             "think", f"needs `behind`, and has at most {MAX_STOP_CHARS} characters",
+        )  # fmt: skip
+        _check(
+            self.think_tokens is None or (bool(self.behind) and _is_integer(self.think_tokens, 1, 2**31 - 1)),
+            "think_tokens", "needs `behind`, and must be 1 or more", self.think_tokens,
         )  # fmt: skip
         _check(
             not self.controls

@@ -148,7 +148,7 @@ class Backends:
 def _placed(constraint: Constraint, grammar: TokenGrammar) -> TokenGrammar:
     if not constraint.behind:
         return grammar
-    return grammar.behind(constraint.behind.encode(), constraint.think.encode())
+    return grammar.behind(constraint.behind.encode(), constraint.think.encode(), constraint.think_tokens)
 
 
 TAKES: dict[str, tuple[str, ...]] = {

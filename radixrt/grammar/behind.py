@@ -25,6 +25,7 @@ class Marker:
         self.text = text
         self.tables = tables
         self._masks: dict[int, Bits] = {}
+        self._closing: dict[int, Bits] = {}
         self._next = _automaton(text)
 
     def after(self, state: int, text: bytes) -> int | None:
@@ -47,18 +48,38 @@ class Marker:
             found = self._masks[state] = self.tables.text_tokens & ~pack(beyond)
         return found
 
+    def closing_mask(self, state: int) -> Bits:
+        """Tokens that spell a part of what is missing of the marker."""
+        found = self._closing.get(state)
+        if found is None:
+            found = self._closing[state] = self._spelling(self.text, state)
+        return found
+
     def lead_mask(self, done: int) -> Bits:
         """Tokens that spell a part of what is missing of the empty line."""
+        return self._spelling(LEAD, done)
+
+    def _spelling(self, whole: bytes, done: int) -> Bits:
         found = np.zeros(words(self.tables.width) * 32, dtype=np.uint8)
         for token, text in enumerate(self.tables.bytes):
-            found[token] = bool(text) and LEAD.startswith(text, done)
+            found[token] = bool(text) and whole.startswith(text, done)
         return pack(found)
 
 
 class Behind:
     """Steps that begin with a thought; see `token_matcher.Steps`."""
 
-    def __init__(self, marker: Marker, inner: Steps, places: list[int] | None = None, followed: int = 0) -> None:
+    def __init__(
+        self,
+        marker: Marker,
+        inner: Steps,
+        places: list[int] | None = None,
+        followed: int = 0,
+        *,
+        most: int | None = None,
+    ) -> None:
+        """`most`: tokens that the thought may have before its marker."""
+        self._most = most
         self._marker = marker
         self._inner = inner
         self._places = places or [0]
@@ -75,12 +96,17 @@ class Behind:
     def _is_inside(self) -> bool:
         return self._places[-1] == self._end + len(LEAD)
 
+    @property
+    def _must_close(self) -> bool:
+        """The thought has as many tokens as it may: each has a place, and the beginning has one."""
+        return self._most is not None and len(self._places) > self._most
+
     def fill(self, mask: Bits) -> None:
         here = self._places[-1]
         if self._is_inside:
             self._inner.fill(mask)
         elif here < self._end:
-            mask[:] = self._marker.mask(here)
+            mask[:] = self._marker.closing_mask(here) if self._must_close else self._marker.mask(here)
         else:
             mask[:] = self._marker.lead_mask(here - self._end)
 
@@ -94,6 +120,8 @@ class Behind:
         text = self._marker.tables.bytes[token]
         there = self._marker.after(here, text) if here < self._end else here + len(text)
         if not text or there is None or (here >= self._end and not LEAD.startswith(text, here - self._end)):
+            return False
+        if here < self._end and self._must_close and not self._marker.text.startswith(text, here):
             return False
         self._places.append(there)
         return True
@@ -113,7 +141,8 @@ class Behind:
             del self._places[len(self._places) - (n - inside) :]
 
     def copy(self) -> Self:
-        return self.__class__(self._marker, self._inner.copy(), list(self._places), self._followed)
+        places = list(self._places)
+        return self.__class__(self._marker, self._inner.copy(), places, self._followed, most=self._most)
 
     def forced(self, before: Sequence[int]) -> Sequence[int]:
         return self._inner.forced(before) if self._is_inside else []

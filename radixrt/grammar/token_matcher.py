@@ -108,15 +108,15 @@ class TokenGrammar:
             start=None if end_ids else self._starts[canonical],
         )
 
-    def behind(self, marker: bytes, opened_by: bytes = b"") -> TokenGrammar:
-        """The same behind free text, a marker and an empty line. With `opened_by` all that stands behind this mark, and
-        the text may do without it."""
+    def behind(self, marker: bytes, opened_by: bytes = b"", most: int | None = None) -> TokenGrammar:
+        """The same behind free text (of `most` tokens), a marker and an empty line. With `opened_by` all that stands
+        behind this mark, and the text may do without it."""
         from radixrt.grammar.behind import Behind, Marker
         from radixrt.grammar.first_thought import FirstThought, opening_mark
 
         twin = copy(self)
         twin._starts = Start(), Start()
-        twin._start = thought = Behind(Marker(marker, self._tables), self._start.copy())
+        twin._start = thought = Behind(Marker(marker, self._tables), self._start.copy(), most=most)
         if opened_by:
             twin._start = FirstThought(opening_mark(opened_by, self._tables), thought, self._start.copy())
         return twin

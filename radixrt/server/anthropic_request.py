@@ -7,11 +7,13 @@ from typing import Any, Literal
 from radixrt.errors import InvalidRequest
 from radixrt.server.anthropic_types import (
     Block,
+    BoundThinking,
     CountTokensRequest,
     DocumentBlock,
     ImageBlock,
     InMessage,
     MessagesRequest,
+    NoThinking,
     TextBlock,
     ThinkingBlock,
     ToolChoice,
@@ -31,7 +33,11 @@ from radixrt.server.openai_types import (
 )
 from radixrt.server.openai_types import InMessage as ChatMessage
 
-NAMES = {"stop": "stop_sequences", "response_format.json_schema.schema": "output_config.format.schema"}
+NAMES = {
+    "stop": "stop_sequences",
+    "response_format.json_schema.schema": "output_config.format.schema",
+    "thinking_token_budget": "thinking.budget_tokens",
+}
 """This protocol's names of what a chat request calls otherwise."""
 TOOLS = "input_schema"
 """Where a tool has its schema."""
@@ -55,7 +61,9 @@ def chat_request(body: CountTokensRequest) -> ChatRequest:
         parallel_tool_calls=parallel,
     )
     if body.thinking is not None:
-        chat.chat_template_kwargs = {"enable_thinking": False}
+        chat.chat_template_kwargs = {"enable_thinking": not isinstance(body.thinking, NoThinking)}
+    if isinstance(body.thinking, BoundThinking):
+        chat.thinking_token_budget = body.thinking.budget_tokens
     # The protocol lets the last message be the beginning of the answer.
     if body.messages[-1].role == "assistant" and not messages[-1].tool_calls:
         chat.continue_final_message = True

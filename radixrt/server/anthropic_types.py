@@ -81,10 +81,25 @@ class Metadata(_In, kw_only=True):
     user_id: str | None = None
 
 
-class Thinking(_In, kw_only=True):
-    """Only `disabled`: how long a model thinks cannot be bounded apart from its answer."""
+class NoThinking(_In, kw_only=True, tag_field="type", tag="disabled"):
+    """The model is told to answer at once."""
 
-    type: Literal["disabled"]
+
+class BoundThinking(_In, kw_only=True, tag_field="type", tag="enabled"):
+    """The model may think for so many tokens; then its thought is closed."""
+
+    budget_tokens: int
+    display: Literal["summarized"] | None = None
+    """Thoughts are told whole, never summarized."""
+
+
+class FreeThinking(_In, kw_only=True, tag_field="type", tag="adaptive"):
+    """Whether it thinks, and for how long, is the model's affair: not at all where it shows no thoughts."""
+
+    display: Literal["summarized"] | None = None
+
+
+Thinking: TypeAlias = NoThinking | BoundThinking | FreeThinking
 
 
 class JsonFormat(_In, kw_only=True):

@@ -36,7 +36,7 @@ from radixrt.server.openai_shapes import (
     json_response,
     usage_body,
 )
-from radixrt.server.openai_thinking import Wanted, behind, behind_own, template_kwargs, wanted
+from radixrt.server.openai_thinking import ANYTHING, Wanted, behind, behind_own, budget, template_kwargs, wanted
 from radixrt.server.openai_tools import calls_of, shown_tools
 from radixrt.server.openai_types import ChatRequest
 from radixrt.server.places import placing
@@ -61,6 +61,7 @@ class Job:
     calls: Calls | None
     marks: Marks | None
     thought: Wanted
+    thought_tokens: int | None
     cache_salt: str | None
     priority: int
     with_ids: bool
@@ -133,6 +134,7 @@ def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
         calls=calls,
         marks=Marks(*info.thinking) if info.thinking else None,
         thought=wanted(body),
+        thought_tokens=budget(body, info),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
         with_ids=bool(body.return_token_ids),
@@ -169,11 +171,13 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
         constraint = calls.constraint(opening, job.constraint)
         if calls.controls:
             sampling = structs.replace(sampling, skip_special_tokens=False)
+    if job.thought_tokens is not None and (in_thought or own_thought):
+        constraint = constraint or ANYTHING
     if constraint is not None and marks is not None:
         if in_thought:
-            constraint = behind(marks, constraint)
+            constraint = behind(marks, constraint, job.thought_tokens)
         elif own_thought:
-            constraint = behind_own(marks, constraint)
+            constraint = behind_own(marks, constraint, job.thought_tokens)
     if opening and isinstance(prompt, ChatPrompt):
         prompt = structs.replace(prompt, opening=opening)
         made = await engine.atokenize(prompt) if job.with_ids else None

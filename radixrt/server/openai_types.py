@@ -231,6 +231,8 @@ class ChatRequest(CommonRequest, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
+    thinking_token_budget: int | None = None
+    """Tokens that a thought may have; then it is closed."""
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -177,6 +177,33 @@ def test_masks_behind_a_thought_are_those_of_brute_force(compiler: Backends, voc
         assert taken == allowed and allowed and not matcher.may_stop
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("most", [1, 4, 9])
+def test_a_thought_has_as_many_tokens_as_it_may(compiler: Backends, vocab_size: int, own: bool, most: int) -> None:
+    """Whatever it says, and wherever a part of the mark stands in it; then only the rest of the mark can follow."""
+    grammar = compiler.compile((behind_own if own else behind)(MARKS, Constraint(kind="regex", value="yes"), most))
+    close, texts = MARKS.close.encode(), compiler.tables.bytes
+    spelt = {text: token for token, text in enumerate(texts)}
+    for said in (b"Hm, abcdef", b"<<<<<<<<<<", b"</th </th ", b"a</thinka<"):
+        matcher = grammar.matcher()
+        for byte in (MARKS.open.encode() if own else b"") + said[:most]:
+            matcher.accept(spelt[bytes([byte])])
+        begun = next(n for n in range(len(close), -1, -1) if said[:most].endswith(close[:n]))
+        assert mask_of(matcher, vocab_size) == {
+            token for token in range(vocab_size) if texts[token] and close.startswith(texts[token], begun)
+        }
+        for token in range(vocab_size):
+            if not texts[token] or not close.startswith(texts[token], begun):
+                with pytest.raises(TokenRefused):
+                    matcher.accept(token)
+        twin = matcher.fork()
+        twin.rollback(1)
+        assert len(mask_of(twin, vocab_size)) > 100, "it is free until then"
+        for byte in close[begun:] + b"\n\nyes":
+            matcher.accept(spelt[bytes([byte])])
+        assert matcher.must_stop
+
+
 @pytest.mark.parametrize("any_spelling", [False, True])
 def test_masks_of_a_thought_that_may_come_are_those_of_brute_force(
     compiler: Backends, vocab_size: int, any_spelling: bool

@@ -126,6 +126,32 @@ def test_thoughts_are_blocks(client: anthropic.Anthropic, served: Served) -> Non
         assert text.text == "Yes."  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("thinking", "most", "told"),
+    [
+        ({"type": "enabled", "budget_tokens": 99}, 99, True), ({"type": "disabled"}, None, False),
+        ({"type": "adaptive"}, None, True), ({"type": "adaptive", "display": "summarized"}, None, True),
+    ],
+)  # fmt: skip
+def test_thinking(
+    client: anthropic.Anthropic, served: Served, thinking: Any, most: int | None, told: bool, monkeypatch: Any
+) -> None:
+    served.backend.info = msgspec.structs.replace(served.backend.info, thinking=("<think>", "</think>"))
+    seen: list[Any] = []
+    tokenize = served.backend.atokenize
+    monkeypatch.setattr(served.backend, "atokenize", lambda prompt: seen.append(prompt) or tokenize(prompt))
+    client.messages.create(model="fake", max_tokens=500, messages=HI, thinking=thinking)
+    assert seen[0].template_kwargs == {"enable_thinking": told}
+    constraint = served.backend.seen[-1][2]
+    assert (constraint.think_tokens if constraint is not None else None) == most
+
+
+def test_a_model_without_thoughts_has_no_budget_for_them(client: anthropic.Anthropic) -> None:
+    budget: Any = {"type": "enabled", "budget_tokens": 1024}
+    with pytest.raises(anthropic.BadRequestError, match=r"shows no thoughts: leave thinking\.budget_tokens out"):
+        client.messages.create(model="fake", max_tokens=2000, messages=HI, thinking=budget)
+
+
 def test_a_schema_and_a_begun_answer(client: anthropic.Anthropic, served: Served) -> None:
     body = {"model": "fake", "max_tokens": 50, "messages": HI}
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -106,6 +106,35 @@ def test_a_model_that_opens_a_thought_itself(http: httpx.Client) -> None:
         assert "reasoning_content" not in choice["message"] and choice["finish_reason"] in ("stop", "tool_calls")
 
 
+@pytest.mark.parametrize("prompt", [{}, ITSELF], ids=["opened", "itself"])
+def test_a_thought_keeps_its_budget(http: httpx.Client, prompt: dict[str, Any]) -> None:
+    likely = {str(token): 60 for token in text_of(http, "<think>")} if prompt else {}
+    closed = {**SCHEMA, "additionalProperties": False}
+    asked: list[dict[str, Any]] = [{"json_schema": closed}, {"choice": ["yes", "no"]}]
+    for more in asked if prompt else [{}, *asked]:
+        choice = ask(
+            http, **prompt, **more, thinking_token_budget=5, max_tokens=60, logit_bias={"198": -100, **likely},
+            return_token_ids=True,
+        )  # fmt: skip
+        ids, message = choice["token_ids"], choice["message"]
+        texts = [http.post("/detokenize", json={"tokens": ids[:n]}).json()["prompt"] for n in range(len(ids) + 1)]
+        before = next(n for n, text in enumerate(texts) if "<think>" in text) if prompt else 0
+        thought = texts[-1][: texts[-1].index("</think>")]
+        assert texts[before + 5] == thought and message["reasoning_content"], "five tokens, and then it is closed"
+        assert "</think>\n\n" in texts[-1] and (not more or choice["finish_reason"] == "stop")
+    assert choice["message"]["content"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"thinking_token_budget": 0}, "thinking_token_budget"), ({"thinking_token_budget": 9}, "thinking_token_budget")],
+)
+def test_a_budget_that_leaves_nothing(http: httpx.Client, body: dict[str, Any], param: str) -> None:
+    asked = {"messages": [{"role": "user", "content": "?"}], "max_tokens": 9}
+    answer = http.post("/v1/chat/completions", json={**asked, **body})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
 def test_effort(http: httpx.Client) -> None:
     closed = {**SCHEMA, "additionalProperties": False}
     assert ask(http, json_schema=closed, reasoning_effort="none")["finish_reason"] == "stop"
@@ -130,6 +159,11 @@ def test_the_other_protocols_ask_and_tell(http: httpx.Client) -> None:
         b["type"] for b in http.post("/v1/messages", json={**body, "thinking": {"type": "disabled"}}).json()["content"]
     ]
     assert kinds == ["text"]
+    body |= {"max_tokens": 40, "thinking": {"type": "enabled", "budget_tokens": 4}}
+    blocks = http.post("/v1/messages", json=body).json()["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text"], "what is left of max_tokens is for the answer"
+    refused = http.post("/v1/messages", json={**body, "max_tokens": 4})
+    assert refused.status_code == 400 and "thinking.budget_tokens" in refused.json()["error"]["message"]
     for effort, kind in (("high", "reasoning"), ("none", "message")):
         body = {"input": "?", "max_output_tokens": 8, "temperature": 50, "seed": 1, "reasoning": {"effort": effort}}
         answer = http.post("/v1/responses", json=body).json()
