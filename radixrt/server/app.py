@@ -132,8 +132,9 @@ def create_app(
     application starts, and what it made is closed when the application ends; with `restarts` it may be made again after
     a death (`ServerState.reopen`). `served_name` is the model's name for
     clients (None: the engine's own). With `keys` every route but those declared open needs one. With `allowed_hosts`
-    (also an empty one) the Host header must be a loopback name or one of them. Without `cors_origins` no browser of
-    another origin may read answers.
+    (also an empty one) the Host header must be a loopback name or one of them; where there are no keys either, pages
+    of other sites are refused what changes or costs something. Without `cors_origins` no browser of another origin may
+    read answers.
     """
     state = ServerState(served_name=served_name, limits=limits or Limits(), on_ready=on_ready)
 
@@ -177,7 +178,7 @@ def create_app(
             RequireKey, callers=Callers(keys), access={route.path: route.access for route in ROUTES}
         )  # fmt: skip
     if allowed_hosts is not None:
-        app.add_middleware(CheckHost, allowed=allowed_hosts)
+        app.add_middleware(CheckHost, allowed=allowed_hosts, origins=["*"] if keys else cors_origins)
     app.add_middleware(Guard, metrics=app.state.http_metrics, requests=state.requests, tracing=tracing)
     if cors_origins:
         app.add_middleware(

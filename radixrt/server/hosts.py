@@ -1,7 +1,11 @@
-"""Whether a request's Host header names this server.
+"""Whether a request's Host header names this server, and whether a page of another site has sent it.
 
 A page of any web site can make a browser send requests to a loopback address under the site's own name (DNS rebinding);
 the Host header then is that name. A server on a loopback address therefore answers only to names of the loopback.
+
+It can also send a POST to the address itself, whose answer it may not read, but which would run (a plain form does so
+much): the Origin header then is the site. Where no key keeps such pages out, the server takes what changes or costs
+something only from pages of this machine, and from origins that it was told.
 """
 
 from __future__ import annotations
@@ -15,13 +19,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from radixrt.errors import Forbidden, StartupError
 from radixrt.server.errors import error_response
 
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
 
 class CheckHost:
-    """Refuse requests whose Host is neither a loopback name nor one of `allowed`, whatever the port."""
+    """Refuse requests whose Host is neither a loopback name nor one of `allowed`, whatever the port; and all but safe
+    methods from pages whose origin has no such name and is not in `origins` (`*`, the default: any page may)."""
 
-    def __init__(self, app: ASGIApp, *, allowed: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, allowed: Iterable[str] = (), origins: Iterable[str] = ("*",)) -> None:
         self._app = app
         self._allowed = frozenset(name.lower() for name in allowed)
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -33,7 +41,21 @@ class CheckHost:
                 )
                 await error_response(refused, scope["path"])(scope, receive, send)
                 return
+            pages = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+            if scope["method"] not in SAFE_METHODS and not all(map(self._is_welcome, pages)):
+                refused = Forbidden(
+                    "a web page of another site sent this; allow its origin with --cors-origin",
+                    code="origin_not_allowed",
+                )
+                await error_response(refused, scope["path"])(scope, receive, send)
+                return
         await self._app(scope, receive, send)
+
+    def _is_welcome(self, origin: str) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and self._is_ours(host)
 
     def _is_ours(self, host: str) -> bool:
         try:

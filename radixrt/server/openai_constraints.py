@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType, structs
 
 from radixrt.errors import ConstraintError, InvalidRequest
 from radixrt.params import Constraint
-from radixrt.server.faults import short
+from radixrt.server.faults import short, spelled
 from radixrt.server.openai_types import (
     CommonRequest,
     FormatJsonObject,
@@ -35,11 +35,11 @@ def constraint_of(request: CommonRequest) -> Constraint | None:
     if (schema := _given(request.json_schema)) is not None:
         found["json_schema"] = _schema(schema, "json_schema")
     if request.regex is not None:
-        found["regex"] = Constraint(kind="regex", value=request.regex)
+        found["regex"] = _made("regex", kind="regex", value=request.regex)
     if request.choice is not None:
-        found["choice"] = Constraint(kind="choice", choices=tuple(request.choice))
+        found["choice"] = _made("choice", kind="choice", choices=tuple(request.choice))
     if request.ebnf is not None:
-        found["ebnf"] = Constraint(kind="grammar", value=request.ebnf)
+        found["ebnf"] = _made("ebnf", kind="grammar", value=request.ebnf)
     if (tag := _given(request.structural_tag)) is not None:
         found["structural_tag"] = _tag(tag, "structural_tag")
     return _with_options(_only(found), request)
@@ -107,11 +107,11 @@ def _of_structured_outputs(spec: StructuredOutputs) -> Constraint:
             if getattr(spec, name) is not None:
                 raise InvalidRequest(f"{name} is for JSON only", param=f"{where}.{name}")
     if spec.regex is not None:
-        found[f"{where}.regex"] = Constraint(kind="regex", value=spec.regex)
+        found[f"{where}.regex"] = _made(f"{where}.regex", kind="regex", value=spec.regex)
     if spec.choice is not None:
-        found[f"{where}.choice"] = Constraint(kind="choice", choices=tuple(spec.choice))
+        found[f"{where}.choice"] = _made(f"{where}.choice", kind="choice", choices=tuple(spec.choice))
     if spec.grammar is not None:
-        found[f"{where}.grammar"] = Constraint(kind="grammar", value=spec.grammar)
+        found[f"{where}.grammar"] = _made(f"{where}.grammar", kind="grammar", value=spec.grammar)
     constraint = _only(found)
     if constraint is None:
         raise InvalidRequest(
@@ -129,6 +129,12 @@ def _whitespace(spec: StructuredOutputs, where: str) -> dict[str, Any]:
             )
         return {"whitespace_pattern": spec.whitespace_pattern}
     return {"any_whitespace": spec.disable_any_whitespace is False}
+
+
+def _made(param: str, **values: Any) -> Constraint:
+    """A constraint; what is wrong with it at a glance is wrong with `param`, which its kind need not be called."""
+    with spelled({values["kind"]: param}):
+        return Constraint(**values)
 
 
 def _only(found: dict[str, Constraint]) -> Constraint | None:

@@ -47,9 +47,10 @@ def test_clients_that_leave_a_stream(live: Live, n: int) -> None:
 
 def test_clients_that_leave_a_plain_request_or_the_queue(live: Live) -> None:
     assert live.idle_within(10)
-    connections = [
-        start(live, {**LONG, "stream": i % 2 == 0, "n": 4}) for i in range(24)
-    ]  # more rows than one step has
+    bodies = [{**LONG, "stream": i % 2 == 0, "n": 4} for i in range(24)]  # more rows than one step has
+    for i in range(0, 24, 8):  # these are left while their prompts are computed
+        bodies[i] |= {"messages": [{"role": "user", "content": f"{i}" + " word" * 700}], "max_tokens": 100}
+    connections = [start(live, body) for body in bodies]
     with httpx.Client(base_url=live.url, timeout=5) as probe:
         for _ in range(20):
             assert probe.get("/health", timeout=0.5).status_code == 200

@@ -34,6 +34,16 @@ def test_characters_are_never_torn(live: Live) -> None:
             assert re.fullmatch("(👩‍🚀|ď|漢字|🇨🇭){6}", whole)
         answer = strict(live.complete(**body, logprobs=1).content)["choices"][0]  # type: ignore[arg-type]
         assert "".join(answer["logprobs"]["tokens"]) == answer["text"] == whole
+    del body["prompt"]
+    chat = {**body, "logprobs": True, "messages": [{"role": "user", "content": "Echo"}]}
+    choice = strict(live.post("/v1/chat/completions", **chat).content)["choices"][0]
+    pieces = [bytes(entry["bytes"]) for entry in choice["logprobs"]["content"]]
+    assert len(pieces) == limit and b"".join(pieces).decode(errors="replace") == choice["message"]["content"]
+    deltas = [c for chunk in events(live.post("/v1/chat/completions", stream=True, **chat)) for c in chunk["choices"]]
+    texts = [delta["delta"].get("content", "") for delta in deltas]
+    assert "".join(texts) == choice["message"]["content"] and not any("\ufffd" in text for text in texts[:-2])
+    shown = [entry["bytes"] for delta in deltas if delta["logprobs"] for entry in delta["logprobs"]["content"]]
+    assert [bytes(piece) for piece in shown] == pieces
 
 
 def test_stop_strings_at_any_place_in_tokens(live: Live) -> None:
@@ -153,6 +163,18 @@ def test_greedy_text_does_not_depend_on_the_batch(live: Live) -> None:
 
 
 def test_prompts_that_are_empty(live: Live) -> None:
+    with live.http.stream(
+        "POST", "/v1/completions", json={"prompt": STORY, "max_tokens": 20, "stream": True}
+    ) as running:
+        lines = (line for line in running.iter_lines() if line)
+        assert next(lines).startswith("data: ")
+        refused(live)
+        assert list(lines)[-1] == "data: [DONE]", "who was running goes on"
+
+
+def refused(live: Live) -> None:
+    assert error_of(live.post("/v1/chat/completions", messages=[]), 400)["param"] == "messages"
+    assert error_of(live.chat("Hi", n=0, stream=True), 400)["param"] == "n"
     for prompt in ("", [""], [], [[]]):
         assert error_of(live.complete(prompt, max_tokens=4), 400)["param"] == "prompt"
     assert error_of(live.post("/v1/completions", max_tokens=4), 400)["param"] == "prompt"

@@ -3,6 +3,7 @@ a model writes as text alone. Skipped where no browser is installed."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ def test_its_files_are_open_and_say_what_they_may_load(served: Served) -> None:
         policy = response.headers["content-security-policy"]
         assert "default-src 'none'" in policy and "script-src 'self';" in policy
         assert "http://" not in response.text and "https://" not in response.text
+        assert not re.search(r"""(href|src)=.?/|fetch\(["'`]/""", response.text), "behind a proxy it may have a prefix"
 
 
 @pytest.fixture(scope="module")

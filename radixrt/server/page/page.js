@@ -12,7 +12,8 @@ function headers() {
 
 async function ask(path, body, signal) {
   const init = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
-  const response = await fetch(path, { ...init, headers: headers(), signal });
+  // Relative to the page: a proxy may have put it under a prefix.
+  const response = await fetch(path.slice(1), { ...init, headers: headers(), signal });
   if (!response.ok) {
     const error = (await response.json().catch(() => ({}))).error;
     if (response.status === 401) $("key-box").open = true;
