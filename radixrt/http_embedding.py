@@ -10,7 +10,7 @@ import numpy as np
 
 from radixrt.client_calls import EmbedCall
 from radixrt.embedding import Embeddings, as_texts
-from radixrt.errors import RadixrtError
+from radixrt.errors import InvalidRequest, RadixrtError
 from radixrt.messages import TextPrompt, TokensPrompt
 from radixrt.results import Usage
 
@@ -45,6 +45,8 @@ def embed_body(call: EmbedCall) -> dict[str, Any]:
 
 def _plain(prompt: object) -> str | list[int]:
     if isinstance(prompt, TextPrompt):
+        if prompt.parse_special or not prompt.add_special_tokens:
+            raise InvalidRequest("a text is embedded over HTTP as it is: give token ids instead", param="texts")
         return prompt.text
     if isinstance(prompt, TokensPrompt):
         ids: list[int] = prompt.ids.tolist()

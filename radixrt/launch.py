@@ -6,6 +6,7 @@ works. Each has its config on stdin, which stays open: it is also the child's li
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, Tokenize
 from radixrt.errors import StartupError
 from radixrt.runner.threads import environment, usable_cores
 from radixrt.transport import private_directory
+
+log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
 
@@ -52,7 +55,13 @@ class Trio:
         self.directory = private_directory()
         self.client_address = f"ipc://{self.directory}/client"
         # Ranks on one machine share its cores, where nobody has said how many each is to take.
-        self.threads = config.threads or _threads_from_environment() or max(1, usable_cores() // config.tp)
+        cores = usable_cores()
+        self.threads = config.threads or _threads_from_environment() or max(1, cores // config.tp)
+        if self.threads > cores:
+            log.warning(
+                "%d compute threads are more than the %d cores that may be used: steps will be slower",
+                self.threads, cores,
+            )  # fmt: skip
         self._on_death = on_death
         self._stopping = threading.Event()
         self._dead = threading.Event()

@@ -15,11 +15,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TextPrompt(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Text to be tokenized as it stands; never parsed for special tokens."""
+    """Text to be tokenized as it stands."""
 
     text: str
     add_special_tokens: bool = True
     """Put the model's BOS token in front where the model has one."""
+    parse_special: bool = False
+    """The spelling of a special token (`<|im_start|>`) means the token, for text that a chat template has written; only
+    where all of the text is trusted. Where it begins with the BOS token, no second one is put in front."""
 
 
 class TokensPrompt(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):

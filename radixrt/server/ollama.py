@@ -89,7 +89,8 @@ async def generate(request: Request) -> Response:
         return json_response(_loaded(body.model, chat=False))
     talk = _talk(body.model, generate_request(body, engine.info), state, engine.info, chat=False)
     if body.raw or not engine.info.has_chat_template:
-        talk = replace(talk, job=replace(talk.job, prompt=TextPrompt(text=body.prompt), marks=None))
+        prompt = TextPrompt(text=body.prompt, parse_special=bool(body.raw))  # raw: the client has written the template
+        talk = replace(talk, job=replace(talk.job, prompt=prompt, marks=None))
     return await _answered(request, engine, talk, stream=body.stream is not False)
 
 

@@ -116,7 +116,7 @@ def prompts_of(body: CompletionRequest, limit: int) -> list[PlainPrompt]:
     prompts: list[PlainPrompt] = []
     for item in items:
         if isinstance(item, str):
-            prompts.append(TextPrompt(text=item, add_special_tokens=bos))
+            prompts.append(TextPrompt(text=item, add_special_tokens=bos, parse_special=bool(body.parse_special)))
         elif isinstance(item, list):
             prompts.append(TokensPrompt(ids=token_array(item)))
     return prompts

@@ -135,6 +135,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
     best_of: int | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None
+    parse_special: bool | None = None
 
 
 class FunctionCall(_Struct, kw_only=True):

@@ -26,6 +26,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     messages: list[InMessage] | None = None
     add_special_tokens: bool | None = None
     """With `prompt`: put the model's BOS token in front, where it has one; true if absent."""
+    parse_special: bool | None = None
+    """With `prompt`: the spelling of a special token means the token."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -86,9 +88,10 @@ def prompt_to_tokenize(body: TokenizeRequest) -> Prompt:
             if getattr(body, name):
                 raise InvalidRequest(f"{name} needs messages", param=name)
         bos = True if body.add_special_tokens is None else body.add_special_tokens
-        return TextPrompt(text=body.prompt, add_special_tokens=bos)
-    if body.add_special_tokens:
-        raise InvalidRequest("the chat template writes the special tokens itself", param="add_special_tokens")
+        return TextPrompt(text=body.prompt, add_special_tokens=bos, parse_special=bool(body.parse_special))
+    for name in ("add_special_tokens", "parse_special"):
+        if getattr(body, name):
+            raise InvalidRequest("the chat template writes the special tokens itself", param=name)
     if not body.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     return prompt_of(

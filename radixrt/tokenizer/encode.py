@@ -38,7 +38,10 @@ class PromptEncoder:
             return self._chat.ids(prompt)[0]
         self._check_length(prompt.text)
         vocabulary = self._vocabulary
-        ids = vocabulary.encode(prompt.text, add_bos=prompt.add_special_tokens and vocabulary.adds_bos)
+        ids = vocabulary.encode(prompt.text, allow_special=prompt.parse_special)
+        if prompt.add_special_tokens and vocabulary.adds_bos and vocabulary.bos_id is not None:
+            # A template may have written it already.
+            ids = ids if prompt.parse_special and ids[:1] == [vocabulary.bos_id] else [vocabulary.bos_id, *ids]
         if not ids and prompt.add_special_tokens and vocabulary.bos_id is not None:
             ids = [vocabulary.bos_id]
         if self._embeds_only and prompt.add_special_tokens:

@@ -37,7 +37,7 @@ def prepare(message: Select, encoder: PromptEncoder, number: int, peer: bytes) -
     """The ids of a select; InvalidRequest where something is wrong with it."""
     _check(message)
     prompt = message.prompt
-    if isinstance(prompt, TextPrompt):
+    if isinstance(prompt, TextPrompt) and not prompt.parse_special:
         head: list[int] = []
         before, first = prompt.text + message.text, prompt.add_special_tokens
     else:

@@ -13,6 +13,7 @@ import pytest
 
 from radixrt import Constraint, Engine, SamplingParams
 from radixrt.errors import ContextLengthExceeded
+from radixrt.runner.threads import usable_cores
 
 SCHEMA_A = {
     "type": "object",
@@ -106,10 +107,15 @@ def test_a_small_pool_serves_one_after_the_other_and_two_at_once(tiny: Engine) -
     assert tiny.stats().kv_used == 0
 
 
-def test_threads_are_the_users_choice(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R58: --threads wins over OMP_NUM_THREADS, which wins over what affinity allows."""
+def test_threads_are_the_users_choice(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R58: --threads wins over OMP_NUM_THREADS, which wins over what affinity allows; more than that is warned of."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with Engine(str(tiny_path)) as engine:
         assert engine.info.threads == 1
-    with Engine(str(tiny_path), threads=2) as engine:
-        assert engine.info.threads == 2
+    assert "compute threads" not in caplog.text
+    many = usable_cores() + 1
+    with Engine(str(tiny_path), threads=many) as engine:
+        assert engine.info.threads == many
+    assert f"{many} compute threads are more than the {many - 1} cores" in caplog.text

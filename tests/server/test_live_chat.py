@@ -162,6 +162,25 @@ def test_roles(live: Live) -> None:
     assert "banana" in error["message"] and "assistant" in error["message"]
 
 
+def test_what_a_template_has_written_can_be_sent_as_text(live: Live) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a river."}]
+    text = live.post("/apply-template", messages=messages).json()["prompt"]
+    ids = live.post("/tokenize", messages=messages).json()["tokens"]
+    assert live.post("/tokenize", prompt=text, parse_special=True).json()["tokens"] == ids
+    assert set(live.post("/tokenize", prompt=text).json()["tokens"]).isdisjoint({1, 2}), "without, it is text"
+    body: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+    chat = live.post("/v1/chat/completions", messages=messages, **body).json()
+    answer = live.complete(text, parse_special=True, echo=True, return_token_ids=True, **body).json()
+    (choice,) = answer["choices"]
+    assert choice["prompt_token_ids"] == ids
+    assert choice["text"] == text + chat["choices"][0]["message"]["content"]
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == len(ids) - 1
+    prompt = {"type": "TextPrompt", "text": text, "parse_special": True}
+    chosen = live.post("/v1/select", prompt=prompt, options=["The Ebro", "The Po"]).json()
+    assert chosen["token_ids"][0] == live.post("/tokenize", prompt="The Ebro").json()["tokens"]
+    assert chosen["usage"]["cached_tokens"] >= len(ids) - 1
+
+
 def test_usage_in_streams_equals_usage_without(live: Live) -> None:
     body: dict[str, Any] = {"max_tokens": 5, "temperature": 0}
     plain = live.chat("Hi", **body).json()["usage"]

@@ -55,7 +55,7 @@ def test_generate(client: ollama.Client, served: Served) -> None:
     assert isinstance(prompt, ChatPrompt) and [m.role for m in prompt.messages] == ["system", "user"]
     assert "".join(part.response for part in client.generate(model="fake", prompt="Hi", stream=True)) == REPLY
     client.generate(model="fake", prompt="Hi", raw=True)
-    assert served.backend.seen[-1][0] == TextPrompt(text="Hi")
+    assert served.backend.seen[-1][0] == TextPrompt(text="Hi", parse_special=True)
     assert client.generate(model="fake").done_reason == "load"
     served.backend.info = msgspec.structs.replace(served.backend.info, has_chat_template=False)
     client.generate(model="fake", prompt="Hi")
