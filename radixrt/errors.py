@@ -64,7 +64,14 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class ConstraintError(InvalidRequest):
-    """A constraint that cannot be enforced or is malformed; `param` holds a JSON pointer where there is one."""
+    """A constraint that cannot be enforced or is malformed; `param` holds a JSON pointer where there is one.
+
+    `code` is `invalid_constraint` where no other word fits better: `schema_unsatisfiable`, `constraint_too_complex`,
+    `constraint_too_expensive` (to compile), `constraint_dead_end` and the like.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param, code=code or "invalid_constraint")
 
 
 class Unauthorized(RadixrtError):

@@ -121,7 +121,7 @@ def test_tokens_and_scores(client: Client, backend: FakeBackend) -> None:
     ("prompt", "params", "constraint", "kind", "code"),
     [
         ("x" * 700, SamplingParams(), None, ContextLengthExceeded, "context_length_exceeded"),
-        ("x", SamplingParams(), Constraint(kind="regex", value="[unclosed"), ConstraintError, None),
+        ("x", SamplingParams(), Constraint(kind="regex", value="[unclosed"), ConstraintError, "invalid_constraint"),
         ("DEADEND", SamplingParams(), None, GenerationFailed, None),
         ("DIE", SamplingParams(), None, EngineDead, None),
         ("BOOM", SamplingParams(), None, RadixrtError, "internal_error"),

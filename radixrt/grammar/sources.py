@@ -58,7 +58,9 @@ def proven(grammar: TokenGrammar, constraint: Constraint) -> TokenGrammar:
     except (GrammarDeadEnd, MatcherFailed) as error:
         kind = constraint.kind
         if isinstance(error, MatcherFailed):
-            raise ConstraintError(f"this {kind} is too complex: {error.message}", param=kind) from error
+            raise ConstraintError(
+                f"this {kind} is too complex: {error.message}", param=kind, code=error.code
+            ) from error
         code = UNSATISFIABLE if kind == "json_schema" else None
         raise ConstraintError(f"nothing satisfies this {kind}: no text can begin", param=kind, code=code) from error
     return grammar

@@ -55,7 +55,8 @@ def _answer(backends: Backends, task: Task) -> Answer:
     except RadixrtError as refusal:
         error = refusal.info()
     except MemoryError:
-        error = ErrorInfo(kind="ConstraintError", message=memory_message(backends.limits.compile_memory_bytes))
+        words = memory_message(backends.limits.compile_memory_bytes)
+        error = ErrorInfo(kind="ConstraintError", message=words, code="constraint_too_expensive")
     return Answer(
         plan=plan,
         error=error,

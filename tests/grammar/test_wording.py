@@ -66,11 +66,16 @@ def test_what_nothing_satisfies_has_a_code_of_its_own(schema: Any, place: str, w
     ("schema", "place", "words", "code"),
     [
         ({"oneOf": [INTEGER, {"minimum": 2, "pattern": "a"}]}, "/oneOf", "exclude one another", NOT_ENFORCED),
-        ({**TEXT, "pattern": "("}, "/pattern", "not closed (at character 0)", None),
-        ({**TEXT, "anyOf": [{"pattern": "a"}, {"pattern": "[z-a]"}]}, "/anyOf/1/pattern", "end comes before", None),
-        ({**TEXT, "pattern": "\\p{Foo}"}, "/pattern", "does not exist", None),
+        ({**TEXT, "pattern": "("}, "/pattern", "not closed (at character 0)", "invalid_constraint"),
+        (
+            {**TEXT, "anyOf": [{"pattern": "a"}, {"pattern": "[z-a]"}]},
+            "/anyOf/1/pattern",
+            "end comes before",
+            "invalid_constraint",
+        ),
+        ({**TEXT, "pattern": "\\p{Foo}"}, "/pattern", "does not exist", "invalid_constraint"),
         ({**TEXT, "pattern": "a^b"}, "/pattern", "only at the beginning", NOT_ENFORCED),
-        ({**OBJECT, "patternProperties": {"(": {}}}, "/patternProperties", "not closed", None),
+        ({**OBJECT, "patternProperties": {"(": {}}}, "/patternProperties", "not closed", "invalid_constraint"),
         (
             {**OBJECT, "patternProperties": {"^a": INTEGER, "a$": TEXT}},
             "/patternProperties",
