@@ -4,8 +4,8 @@
 
 steps: what a decode step costs beside the model's forward pass, against rows; tree: operations of the prefix tree
 against cached tokens, without a model; concurrency: tokens a second against streams at once; ttft: time to the first
-token against the prompt's length, cold and with the prompt in the cache. Medians. The figure needs matplotlib (extra
-`bench`).
+token against the prompt's length, cold and with the prompt in the cache. Medians; what is served has ROUNDS rounds.
+The figure needs matplotlib (extra `bench`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Curve = dict[str, list[float]]
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CACHED = (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000)
 STREAMS = (1, 2, 4, 8, 16, 32, 64, 128)
+ROUNDS = 3
 WORDS = (50, 100, 200, 400, 800, 1600, 3200)
 
 
@@ -140,11 +141,14 @@ async def _concurrency(url: str) -> Curve:
     rng = random.Random(0)
     found: Curve = {"x": list(STREAMS), "tokens a second": []}
     for streams in STREAMS:
-        prompts = [prose(rng, 40) for _ in range(streams)]
-        began = time.perf_counter()
-        records = await at_once(streams, [server.complete(prompt, max_tokens=48) for prompt in prompts])
-        _must(records)
-        found["tokens a second"].append(sum(r.completion_tokens for r in records) / (time.perf_counter() - began))
+        speeds = []
+        for _ in range(ROUNDS):
+            prompts = [prose(rng, 40) for _ in range(streams)]
+            began = time.perf_counter()
+            records = await at_once(streams, [server.complete(prompt, max_tokens=48) for prompt in prompts])
+            _must(records)
+            speeds.append(sum(r.completion_tokens for r in records) / (time.perf_counter() - began))
+        found["tokens a second"].append(statistics.median(speeds))
     await server.close()
     return found
 
@@ -155,13 +159,15 @@ async def _ttft(url: str) -> Curve:
     rng = random.Random(1)
     found: Curve = {"x": [], "cold": [], "cached": []}
     for words in WORDS:
-        prompt = prose(rng, words)
-        cold = await server.complete(prompt, max_tokens=1)
-        warm = [await server.complete(f"{prompt} {i}", max_tokens=1) for i in range(3)]
-        _must([cold, *warm])
-        found["x"].append(cold.prompt_tokens)
-        found["cold"].append((cold.ttft_s or 0) * 1000)
-        found["cached"].append(statistics.median((r.ttft_s or 0) * 1000 for r in warm))
+        cold, warm = [], []
+        for _ in range(ROUNDS):
+            prompt = prose(rng, words)
+            cold.append(await server.complete(prompt, max_tokens=1))
+            warm += [await server.complete(f"{prompt} {i}", max_tokens=1) for i in range(3)]
+        _must([*cold, *warm])
+        found["x"].append(statistics.median(record.prompt_tokens for record in cold))
+        found["cold"].append(statistics.median((record.ttft_s or 0) * 1000 for record in cold))
+        found["cached"].append(statistics.median((record.ttft_s or 0) * 1000 for record in warm))
     await server.close()
     return found
 
@@ -198,7 +204,7 @@ def plot(curves: dict[str, Curve], path: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend()
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None, "Creator": None} if path.suffix == ".svg" else None)
 
 
 def main() -> int:
