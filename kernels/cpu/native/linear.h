@@ -40,7 +40,8 @@ static inline int64_t tiles(const Linear &w) { return (w.outputs + TILE - 1) / T
 #if defined(__AVX2__)
 // y[r * stride + o] for R rows and the 16 outputs of one tile.
 template <int R>
-static inline void tile_product(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, float *y, int64_t stride) {
+RADIXRT_ONCE static void tile_product(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, float *y,
+                                      int64_t stride) {
     f16x acc[R];
     for (int r = 0; r < R; r++) acc[r] = f16x{};
     const int8_t *bytes = x.bytes + row * groups * GROUP;
@@ -107,7 +108,7 @@ static void pack_eight(const uint8_t *q, const uint16_t *scales, const uint16_t 
 
 // R rows times O outputs of a bfloat16 weight.
 template <int R, int O>
-static inline void half_product(const bf16 *weight, int64_t inputs, const bf16 *x, float *y, int64_t stride) {
+RADIXRT_ONCE static void half_product(const bf16 *weight, int64_t inputs, const bf16 *x, float *y, int64_t stride) {
     vf acc[R][O];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -149,7 +150,7 @@ static inline void half_outputs(const bf16 *weight, int64_t inputs, const bf16 *
 }
 
 // The products of rows from .. end with the 16 outputs of a tile: y[(r - from) * stride + o], bias not yet added.
-static inline void products(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y,
+RADIXRT_ONCE static void products(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y,
                             int64_t stride) {
     const uint8_t *packed = (const uint8_t *)w.weight + tile * tile_bytes(w);
     if (w.bits == 4) return window_products(packed, w.inputs, {x.bytes, x.scales, x.pairs}, from, end, y, stride);
@@ -204,7 +205,7 @@ static inline void round_spans(const float *from, int64_t inputs, const Rows &x,
 
 // Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 8 and 4 bits they are
 // whole groups, or windows.
-static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
+RADIXRT_ONCE static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
                     int64_t count) {
     if (bits == 4) return round_spans<WINDOW>(from, inputs, x, row, at, count);
     if (bits == 8) return round_spans<GROUP>(from, inputs, x, row, at, count);

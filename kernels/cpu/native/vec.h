@@ -29,6 +29,13 @@ typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 
+// Compiled once, not once for every call with other constants: the library is compiled while somebody waits.
+#if defined(__clang__)
+#define RADIXRT_ONCE __attribute__((noinline))
+#else
+#define RADIXRT_ONCE __attribute__((noinline, noclone))
+#endif
+
 typedef uint16_t bf16;  // the upper half of a float32
 
 constexpr float NEGATIVE_INFINITY = -__builtin_inff();

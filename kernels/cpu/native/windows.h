@@ -1,14 +1,15 @@
 // Products with weights of 4 bits: integers in groups of 32 inputs, w = scale * q + shift, as ggml's Q4_0 and Q4_1 have them.
 //
-// Between two roundings to float lie as many products of integers as there can: rows are rounded to signed bytes x in windows
-// of 64 inputs, and the scales and shifts of an output are integers too, of one unit S, its largest magnitude / 32000:
+// Between two roundings to float lie as many products of integers as there can: rows are rounded to signed bytes x in
+// windows of 64 inputs, and the scales and shifts of an output are integers too, of one unit S, its largest magnitude /
+// 32000:
 //     sum over a window w x = S * x_scale * (r0 * sum q x + r1 * sum q x  +  s0 * sum x + s1 * sum x)
 // where r = scale / S and s = shift / S are rounded to 16 bits; 0 and 1 are the window's two groups, over which each
-// sum goes. All of that fits 32 bits: 32000 * 127 * 64 < 2^31. A file's number is met to S, one 32,000th of the largest.
+// sum goes. All of that fits 32 bits: 32000 * 127 * 64 < 2^31. A file's number is met to S.
 //
-// Layout of a tile of 16 outputs: their units S, float32; then a window after the other: 16 pairs r0, r1, 16 pairs s0, s1, and for
-// each group four lines of 64 bytes. Byte 4 * o + b of line i holds q of output o: of input 4 * i + b in its low half, and of
-// input 16 + 4 * i + b in its high half. A last window of one group is whole, its second group all zeros.
+// Layout of a tile of 16 outputs: their units S, float32; then a window after the other: 16 pairs r0, r1, 16 pairs s0,
+// s1, and for each group four lines of 64 bytes. Byte 4 * o + b of line i holds q of output o: of input 4 * i + b in its
+// low half, and of input 16 + 4 * i + b in its high half. A last window of one group is whole, its second group zeros.
 #pragma once
 #include "tiles.h"
 
@@ -20,8 +21,8 @@ constexpr float UNITS = 32000;
 static inline int64_t windows(int64_t inputs) { return (inputs + WINDOW - 1) / WINDOW; }
 static inline int64_t window_tile_bytes(int64_t inputs) { return 4 * TILE + windows(inputs) * WINDOW_BYTES; }
 
-// Rows made ready, as this form needs them: bytes [rows, inputs], and [rows, windows] scales and sums of the bytes, two 16-bit
-// integers each: of the first group below that of the second.
+// Rows made ready, as this form needs them: bytes [rows, inputs], and [rows, windows] scales and sums of the bytes, two
+// 16-bit integers each: of the first group below that of the second.
 struct WindowRows {
     const int8_t *bytes;
     const float *scales;
@@ -47,7 +48,7 @@ enum Asks { ITS_OWN, NEXT_TILE, NOTHING };
 
 // y[r * stride + o] for R rows from `row` and the outputs of one tile.
 template <int R, Asks ASKS>
-static inline void window_product(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, float *y,
+RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, float *y,
                                   int64_t stride) {
     const int64_t count = windows(inputs), groups = inputs / GROUP, tile_bytes = window_tile_bytes(inputs);
     const int8_t *bytes = x.bytes + row * inputs;
@@ -83,7 +84,8 @@ static inline void window_product(const uint8_t *tile, int64_t inputs, const Win
 #pragma GCC unroll 4
             for (int i = 0; i < LINES / 2; i++) {  // one row's sums wait for each other: the rows take turns
 #pragma GCC unroll 8
-                for (int r = 0; r < R; r++) dot[r] = dot4(dot[r], low[i], load<uint32_t>(group + r * inputs + 4 * i));
+                for (int r = 0; r < R; r++)
+                    dot[r] = dot4(dot[r], low[i], load<uint32_t>(group + r * inputs + 4 * i));
 #pragma GCC unroll 8
                 for (int r = 0; r < R; r++)
                     dot[r] = dot4(dot[r], high[i], load<uint32_t>(group + r * inputs + GROUP / 2 + 4 * i));
@@ -96,8 +98,8 @@ static inline void window_product(const uint8_t *tile, int64_t inputs, const Win
 }
 
 // The same for rows from `row` to `end`.
-static void window_products(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, int64_t end, float *y,
-                            int64_t stride) {
+RADIXRT_ONCE static void window_products(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row,
+                                         int64_t end, float *y, int64_t stride) {
     const int64_t begin = row;
     for (; row + 8 <= end; row += 8, y += 8 * stride) {
         const auto eight = row == begin ? window_product<8, ITS_OWN>
