@@ -40,6 +40,7 @@ from radixrt.server.openai_thinking import ANYTHING, Wanted, behind, behind_own,
 from radixrt.server.openai_tools import calls_of, shown_tools
 from radixrt.server.openai_types import ChatRequest
 from radixrt.server.places import placing
+from radixrt.server.running_usage import RunningUsage
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine
 from radixrt.server.streams import open_stream
@@ -67,6 +68,10 @@ class Job:
     with_ids: bool
     with_usage: bool
     with_timings: bool = False
+    with_counts: bool = False
+    """The tokens so far stand in every piece of a stream."""
+    prompt_tokens: int = 0
+    """Known once the job is settled, where they are counted."""
     prompt_ids: TokenIds = UNSET
     reading: Reading = PLAIN
     """How the answers are read; known once the job is settled."""
@@ -140,6 +145,7 @@ def plan(body: ChatRequest, state: ServerState, info: ModelInfo) -> Job:
         with_ids=bool(body.return_token_ids),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
         with_timings=bool(body.return_timings),
+        with_counts=bool(body.stream_options and body.stream_options.continuous_usage_stats),
     )
 
 
@@ -154,7 +160,8 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
     """The job with what only the rendered prompt tells: whether it ends inside a thought, and its ids where the client
     wants to see them. What was tokenized is sent as those ids."""
     calls, prompt, sampling, marks = job.calls, job.prompt, job.sampling, job.marks
-    made = await engine.atokenize(prompt) if marks or job.with_ids else None
+    wants_ids = job.with_ids or job.with_counts
+    made = await engine.atokenize(prompt) if marks or wants_ids else None
     asks = isinstance(prompt, ChatPrompt) and prompt.add_generation_prompt
     in_thought = bool(marks and made and marks.left_open(made.text))
     own_thought = bool(
@@ -180,7 +187,7 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
             constraint = behind_own(marks, constraint, job.thought_tokens)
     if opening and isinstance(prompt, ChatPrompt):
         prompt = structs.replace(prompt, opening=opening)
-        made = await engine.atokenize(prompt) if job.with_ids else None
+        made = await engine.atokenize(prompt) if wants_ids else None
     if made is not None:
         prompt = TokensPrompt(ids=token_array(made.ids))
     return replace(
@@ -189,6 +196,7 @@ async def settled(engine: ServingEngine, job: Job) -> Job:
         sampling=sampling,
         constraint=constraint,
         prompt_ids=made.ids if made is not None and job.with_ids else UNSET,
+        prompt_tokens=len(made.ids) if made is not None else 0,
         reading=Reading(calls, job.marks, in_thought, opening),
     )
 
@@ -222,6 +230,7 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
     """The events of a streamed answer, without the closing [DONE]."""
     job = await settled(engine, job)
     readers = [AnswerReader(job.reading) for _ in range(job.sampling.n)]
+    counts = RunningUsage(job.prompt_tokens)
     begun = False
     async with aclosing(
         open_stream(engine, job.prompt, job.sampling, job.constraint, job.cache_salt, job.priority)
@@ -232,9 +241,10 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
                 begun = True
                 data += _roles(job)
             reader = readers[delta.index]
-            data += b"".join(_chunk(job, choice) for choice in _pieces(job, reader, delta))
+            counts.add(delta)
+            data += b"".join(_chunk(job, choice, counts) for choice in _pieces(job, reader, delta))
             if delta.finish_reason is not None:
-                data += _chunk(job, _end(reader, delta, delta.finish_reason), usage=delta.usage)
+                data += _chunk(job, _end(reader, delta, delta.finish_reason), counts, usage=delta.usage)
             if delta.usage is not None and job.with_usage:
                 last = ChatChunk(
                     id=job.id, created=job.created, model=job.model, choices=[], usage=usage_body(delta.usage)
@@ -248,17 +258,24 @@ def _roles(job: Job) -> bytes:
     """The first chunk of every choice, in order of index: the openai package counts on it, whoever is sampled first."""
     content = "" if job.calls is None else None  # an answer of calls alone has none
     return b"".join(
-        _chunk(job, ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=content)), first=index == 0)
+        _chunk(
+            job,
+            ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=content)),
+            RunningUsage(job.prompt_tokens),
+            first=index == 0,
+        )
         for index in range(job.sampling.n)
     )
 
 
-def _chunk(job: Job, choice: ChatChunkChoice, first: bool = False, usage: Usage | None = None) -> bytes:
+def _chunk(
+    job: Job, choice: ChatChunkChoice, counts: RunningUsage, first: bool = False, usage: Usage | None = None
+) -> bytes:
     """One event; what is said of constraint and time goes with the request's last choice."""
     said = details(usage, [usage] if usage is not None and job.with_timings else ())
     chunk = ChatChunk(id=job.id, created=job.created, model=job.model, choices=[choice], radixrt=said)
-    if job.with_usage:
-        chunk.usage = None
+    if job.with_usage or job.with_counts:
+        chunk.usage = counts.body() if job.with_counts else None
     if first:
         chunk.prompt_token_ids = job.prompt_ids
     return event(encode(chunk))

@@ -23,6 +23,7 @@ from radixrt.server.openai_params import completion_sampling
 from radixrt.server.openai_shapes import TextChoice, TextCompletion, details, encode, finish, json_response, usage_body
 from radixrt.server.openai_types import CompletionRequest
 from radixrt.server.places import placing
+from radixrt.server.running_usage import RunningUsage
 from radixrt.server.sse import EventStream, cancelled_when_gone, event
 from radixrt.server.state import ServerState, ServingEngine
 from radixrt.server.streams import merged, open_stream
@@ -48,6 +49,8 @@ class Job:
     with_ids: bool
     with_usage: bool
     with_timings: bool
+    with_counts: bool
+    """The tokens so far stand in every piece of a stream."""
 
     @property
     def scores_prompt(self) -> bool:
@@ -94,6 +97,7 @@ def plan(body: CompletionRequest, state: ServerState) -> Job:
         with_ids=bool(body.return_token_ids),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
         with_timings=bool(body.return_timings),
+        with_counts=bool(body.stream_options and body.stream_options.continuous_usage_stats),
     )
 
 
@@ -158,7 +162,7 @@ async def whole(engine: ServingEngine, job: Job) -> TextCompletion:
 async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]:
     """The events of a streamed answer, without the closing [DONE]."""
     heads = await _heads(engine, job)
-    usage = Usage()
+    usage, counts = Usage(), RunningUsage(sum(len(head.ids) for head in heads if head is not None))
     opened: dict[tuple[int, int], Open] = {}
     scored: dict[int, Sequence[TokenLogprob]] = {}
     held: list[tuple[int, Delta]] = []
@@ -183,7 +187,8 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
             for _, delta in ready:
                 choice = opened.setdefault((position, delta.index), Open())
                 timed = ended if job.with_timings and delta.usage and len(ended) == len(job.prompts) else ()
-                data += _piece(job, position, delta, choice, heads[position], scored.get(position), timed)
+                counts.add(delta, position)
+                data += _piece(job, position, delta, choice, heads[position], scored.get(position), timed, counts)
             if data:
                 yield data
     if job.with_usage:
@@ -193,14 +198,14 @@ async def chunks(engine: ServingEngine, job: Job) -> AsyncGenerator[bytes, None]
 
 async def _heads(engine: ServingEngine, job: Job) -> list[Tokens | None]:
     """The tokenized prompts, where the answer shows them."""
-    if not (job.echo or job.with_ids):
+    if not (job.echo or job.with_ids or job.with_counts):
         return [None] * len(job.prompts)
     return list(await asyncio.gather(*(engine.atokenize(prompt) for prompt in job.prompts)))
 
 
 def _piece(
     job: Job, position: int, delta: Delta, choice: Open, head: Tokens | None, scored: Sequence[TokenLogprob] | None,
-    timed: Sequence[Usage],
+    timed: Sequence[Usage], counts: RunningUsage,
 ) -> bytes:  # fmt: skip
     first, last = not choice.begun, delta.finish_reason is not None
     choice.begun = True
@@ -217,8 +222,8 @@ def _piece(
     chunk = TextCompletion(
         id=job.id, created=job.created, model=job.model, choices=[piece], radixrt=details(delta.usage, timed)
     )  # fmt: skip
-    if job.with_usage:
-        chunk.usage = None
+    if job.with_usage or job.with_counts:
+        chunk.usage = counts.body() if job.with_counts else None
     return event(encode(chunk))
 
 

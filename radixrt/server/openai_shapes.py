@@ -35,14 +35,21 @@ class CompletionDetails(_Struct, kw_only=True):
     rejected_prediction_tokens: int
 
 
-class UsageBody(_Struct, kw_only=True):
+class ChunkUsage(_Struct, kw_only=True):
+    """Usage in a stream: all of it in the last piece; three counts in the others, if continuous_usage_stats asks."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
+    prompt_tokens_details: PromptDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
     cache: CacheReport | UnsetType = UNSET
     """Where return_cache_report asked for it."""
+
+
+class UsageBody(ChunkUsage, kw_only=True):
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 class TopToken(_Struct, kw_only=True):
@@ -173,7 +180,7 @@ class ChatChunk(_Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     radixrt: Details | UnsetType = UNSET
-    usage: UsageBody | UnsetType | None = UNSET
+    usage: ChunkUsage | UnsetType | None = UNSET
     prompt_token_ids: TokenIds = UNSET
 
 
@@ -197,7 +204,7 @@ class TextCompletion(_Struct, kw_only=True):
     choices: list[TextChoice]
     object: Literal["text_completion"] = "text_completion"
     radixrt: Details | UnsetType = UNSET
-    usage: UsageBody | UnsetType | None = UNSET
+    usage: ChunkUsage | UnsetType | None = UNSET
 
 
 def usage_body(usage: Usage) -> UsageBody:

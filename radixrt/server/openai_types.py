@@ -22,6 +22,8 @@ class _Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class StreamOptions(_Struct, kw_only=True):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """The tokens so far in every piece."""
     include_obfuscation: Literal[False] | None = None
 
 
