@@ -11,7 +11,10 @@ from radixrt.params import Constraint
 
 
 class GrammarCache:
-    """Grammars, at most `max_entries` of at most `max_bytes` together; the newest is always kept."""
+    """Grammars, at most `max_entries` of at most `max_bytes` together; the newest is always kept.
+
+    A grammar grows while its rows run, and may grow far beyond what it was: the largest of these go first.
+    """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
@@ -34,8 +37,24 @@ class GrammarCache:
         old = self._items.pop(constraint, None)
         self.total_bytes += size - (old[1] if old else 0)
         self._items[constraint] = (grammar, size)
+        while len(self._items) > 1 and self._held > self._max_bytes and self._drop_largest():
+            continue
         while len(self._items) > 1 and (len(self._items) > self._max_entries or self.total_bytes > self._max_bytes):
             self.total_bytes -= self._items.popitem(last=False)[1][1]
+
+    @property
+    def _held(self) -> int:
+        """With what the grammars have grown by."""
+        return self.total_bytes + sum(grammar.grown_bytes for grammar, _ in self._items.values())
+
+    def _drop_largest(self) -> bool:
+        """Of those that have grown, the newest aside; False where none has."""
+        *others, _ = self._items.items()
+        constraint, (grammar, size) = max(others, key=lambda item: item[1][0].grown_bytes)
+        if grammar.grown_bytes:
+            del self._items[constraint]
+            self.total_bytes -= size
+        return grammar.grown_bytes > 0
 
 
 class Refusals:

@@ -95,6 +95,11 @@ class Grammar(Protocol):
         """Of each back end that was asked before and refused: `name: why`."""
         ...
 
+    @property
+    def grown_bytes(self) -> int:
+        """About what its rows have made it hold since it was compiled."""
+        ...
+
     def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> Matcher:
         """A matcher at the start of the text.
 

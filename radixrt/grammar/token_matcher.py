@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol, Self
 
@@ -52,6 +53,19 @@ class Steps(Protocol):
         ...
 
 
+SLOW_S = 0.001
+"""CPU seconds from which on a step counts as one that builds states of the back end; to find them takes 0.0001."""
+BYTES_A_SECOND = 250e6
+"""What llguidance builds in a CPU second of such steps: 50 MB in 0.2 s, measured on a regex of 100,000 states."""
+
+
+@dataclass(eq=False)
+class Growth:
+    """What rows of a grammar have made it hold, about: a back end does not tell."""
+
+    bytes: int = 0
+
+
 class Start:
     """What each matcher with the same end tokens finds before its first token; whoever comes first finds it for all."""
 
@@ -91,8 +105,13 @@ class TokenGrammar:
         self._start = start
         self._canonical = canonical
         self._controls = controls
+        self._growth = Growth()
         self._starts = Start(), Start()
         """Of matchers with the model's own end tokens, in any spelling and in the tokenizer's."""
+
+    @property
+    def grown_bytes(self) -> int:
+        return self._growth.bytes
 
     def matcher(self, end_ids: Sequence[int] = (), *, any_spelling: bool = False) -> TokenMatcher:
         ends = self._tables.ends_with(end_ids) if end_ids else self._tables.ends
@@ -106,6 +125,7 @@ class TokenGrammar:
             canonical=canonical,
             controls=controls,
             start=None if end_ids else self._starts[canonical],
+            growth=self._growth,
         )
 
     def behind(self, marker: bytes, opened_by: bytes = b"", most: int | None = None) -> TokenGrammar:
@@ -140,8 +160,11 @@ class TokenMatcher:
         canonical: bool = False,
         controls: frozenset[int] = frozenset(),
         start: Start | None = None,
+        growth: Growth | None = None,
     ) -> None:
-        """`controls`: the control tokens that the steps may allow; `start`: shared by matchers that begin alike."""
+        """`controls`: the control tokens that the steps may allow; `start`: shared by matchers that begin alike;
+        `growth`: by all of the grammar."""
+        self._growth = growth or Growth()
         self._tables = tables
         self._limits = limits
         self._steps = steps
@@ -259,6 +282,7 @@ class TokenMatcher:
             canonical=self._canonical,
             controls=self._controls,
             start=self._start,
+            growth=self._growth,
         )
         twin._tokens, twin._ended, twin._spent_s = list(self._tokens), self._ended, self._spent_s
         twin._run, twin._runs = self._run, list(self._runs)
@@ -316,6 +340,8 @@ class TokenMatcher:
         """Fail when the step since `start`, or all steps together, cost too much: everybody waits for them."""
         used = time.thread_time() - start
         self._spent_s += used
+        if used > SLOW_S:
+            self._growth.bytes += int(used * BYTES_A_SECOND)
         if used > self._limits.max_step_s:
             self._failure = f"one step took {used:.2f} s, the limit is {self._limits.max_step_s:g} s"
         elif self._spent_s > self._limits.max_row_s:

@@ -102,6 +102,15 @@ def test_a_row_gets_as_far_as_it_would_alone_whatever_others_of_its_constraint_u
     assert writes(grammar.matcher(), letter, alone) == alone, "warm as cold"
 
 
+def test_a_grammar_tells_what_its_rows_made_it_hold(real: Vocabulary, real_compiler: Backends) -> None:
+    plain = real_compiler.compile(Constraint(kind="regex", value="[a-z]*"))
+    heavy = real_compiler.compile(Constraint(kind="regex", value="(.*a.{30}|.*b.{20}c)+"))
+    (letter,) = real.encode("a")
+    for grammar in (plain, heavy):
+        writes(grammar.matcher(), letter, 40)
+    assert heavy.grown_bytes > 5 * plain.grown_bytes and heavy.grown_bytes > 2**20
+
+
 def test_many_rows_that_use_up_what_they_have_alone_are_no_work_for_each(
     real: Vocabulary, real_compiler: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:

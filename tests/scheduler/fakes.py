@@ -81,6 +81,7 @@ class EvenGrammar:
     ignored: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
+    grown_bytes = 0
 
     def __init__(self, length: int) -> None:
         self.length = length
