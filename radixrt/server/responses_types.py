@@ -122,6 +122,7 @@ class ResponsesRequest(_In, kw_only=True):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
 
 

@@ -39,13 +39,15 @@ def shell(script: str, where: Path) -> str:
 def test_the_keys_and_the_command_that_starts_it(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the last command is run by a shell; the last one's options are read by the command, up to serving."""
     from radixrt.cli import main
-    from radixrt.server import serve
+    from radixrt.server import listening, serve
 
     *lines, command = blocks("bash", recipe)[0].strip().splitlines()
     shell("\n".join(lines), tmp_path)
     keys = keys_of((), file=tmp_path / "keys.json", admin=None)
     assert keys
     seen: dict[str, Any] = {}
+    bind = listening.bind
+    monkeypatch.setattr(listening, "bind", lambda host, port: bind(host, 0))  # somebody may serve on 8000 here
     monkeypatch.setattr(serve, "serve", lambda engine, **options: seen.update(options))
     monkeypatch.chdir(tmp_path)
     name, *arguments = shlex.split(command)
