@@ -24,7 +24,7 @@ LARGE_BODY = 2**20
 
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
-_AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_AT = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
 
 _SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
@@ -121,7 +121,8 @@ def named(message: str, raw: bytes = b"", kind: Any = None) -> InvalidRequest:
     text = faults.cut(text)
     hint = "".join(f"; {words}" for name, words in OLD_FIELDS.items() if path.startswith("messages") and name in path)
     told = faults.told(raw, kind, pattern, text)
-    return InvalidRequest(f"{path}: {text[:1].lower()}{text[1:]}{told}{hint}", param=path)
+    of = "of each key " if at and at["key"] else ""
+    return InvalidRequest(f"{path}: {of}{text[:1].lower()}{text[1:]}{told}{hint}", param=path)
 
 
 def _message(body: Any, kind: Any) -> str | None:

@@ -74,7 +74,7 @@ def _message(message: InMessage, where: str) -> ChatMessage:
         if getattr(message, name) and message.role != "assistant":
             raise InvalidRequest(f"{where}.{name} belongs to the role assistant", param=f"{where}.{name}")
     if message.content is None and message.role != "assistant":
-        raise InvalidRequest(f"{where}.content is required", param=f"{where}.content")
+        raise InvalidRequest(f"{where}.content is required", param=f"{where}.content", code="missing_parameter")
     if message.content and message.refusal:
         raise InvalidRequest(f"{where} has content or a refusal, but not both", param=f"{where}.refusal")
     return ChatMessage(
@@ -96,7 +96,7 @@ def _text(content: str | list[dict[str, Any]] | None, where: str, role: str) -> 
 
 def _part(part: dict[str, Any], where: str, role: str) -> str:
     """The text of one part; of the assistant's own a refusal is text too."""
-    kind = part.get("type")
+    kind = _required(part, "type", where)
     kinds = ("text", "refusal") if role == "assistant" else ("text",)
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidRequest(
@@ -107,10 +107,16 @@ def _part(part: dict[str, Any], where: str, role: str) -> str:
             f"unknown parameter {where}.{unknown[0]}: it would be ignored, so it is refused",
             param=f"{where}.{unknown[0]}", code="unknown_parameter",
         )  # fmt: skip
-    text = part.get(kind)
+    text = _required(part, kind, where)
     if not isinstance(text, str):
         raise InvalidRequest(f"{where}.{kind} must be a string", param=f"{where}.{kind}")
     return text
+
+
+def _required(part: dict[str, Any], name: str, where: str) -> Any:
+    if part.get(name) is None:  # null means absent
+        raise InvalidRequest(f"{where}.{name} is required", param=f"{where}.{name}", code="missing_parameter")
+    return part[name]
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -145,9 +145,12 @@ def _text(content: str | list[Part] | None, where: str) -> str:
         return content
     texts = []
     for i, part in enumerate(content):
-        if part.type not in TEXT_PARTS or part.text is None:
+        if part.type not in TEXT_PARTS:
             raise InvalidRequest(
                 f"{where}[{i}] is a part of type {part.type!r}; this model reads text alone", param=f"{where}[{i}].type"
             )
+        if part.text is None:
+            param = f"{where}[{i}].text"
+            raise InvalidRequest(f"{param} is required", param=param, code="missing_parameter")
         texts.append(part.text)
     return "".join(texts)

@@ -174,6 +174,20 @@ def test_bad_messages_are_named(served: Served, messages: Any, param: str) -> No
         assert "image_url" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("part", "missing"),
+    [({"text": "x"}, "type"), ({"type": None, "text": "x"}, "type"), ({"type": "text"}, "text"),
+     ({"type": "text", "text": None}, "text")],
+)  # fmt: skip
+def test_what_a_part_lacks_is_named(served: Served, part: Any, missing: str) -> None:
+    for stream in (False, True):
+        body = {"messages": [{"role": "user", "content": [part]}], "stream": stream}
+        error = error_of(served.post("/v1/chat/completions", body), 400)
+        param = f"messages[0].content[0].{missing}"
+        assert (error["param"], error["message"]) == (param, f"{param} is required")
+        assert error["code"] == "missing_parameter"
+
+
 def test_continuing_a_message(served: Served) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He"}]
     body = {"messages": messages, "continue_final_message": True}

@@ -89,6 +89,13 @@ def test_bad_parameters_are_named(served: Served, bad: dict[str, Any], param: st
     assert served.backend.seen == []
 
 
+def test_a_key_at_fault_is_not_taken_for_its_value(served: Served) -> None:
+    error = error_of(served.chat(logit_bias={"abc": 1}), 400)
+    assert error["message"] == 'logit_bias: of each key expected `int`, got `str`, but is {"abc": 1}'
+    error = error_of(served.chat(logit_bias=[1]), 400)
+    assert error["message"] == "logit_bias: expected `object | null`, got `array`, but is [1]"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("guided_json", "structured_outputs.json"), ("guided_regex", "structured_outputs.regex"),

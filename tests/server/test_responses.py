@@ -200,3 +200,9 @@ def test_the_store_is_bounded_and_nobody_elses() -> None:
         assert len(store) == 1
         served.http.delete(f"/v1/responses/{names[1]}", headers=ana)
         assert (len(store), store.bytes) == (0, 0)
+
+
+def test_a_part_without_its_text_says_so(shared_server: Served) -> None:
+    content = [{"type": "input_text"}]
+    error = error_of(shared_server.post("/v1/responses", {"input": [{"role": "user", "content": content}]}), 400)
+    assert (error["param"], error["code"]) == ("input[0].content[0].text", "missing_parameter")
