@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class Trio:
         if config.tp < 1:
             raise StartupError(f"tp must be 1 or more, but is {config.tp}", param="tp")
         self.directory = private_directory()
+        # Also where an exit overtakes the start: a process that has not read its config does not know the directory.
+        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
         self.client_address = f"ipc://{self.directory}/client"
         # Ranks on one machine share its cores, where nobody has said how many each is to take.
         cores = usable_cores()

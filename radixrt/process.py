@@ -92,6 +92,12 @@ def _read_line(descriptor: int) -> bytes:
 def _lifeline(directory: str) -> None:
     while os.read(0, 4096):
         pass
-    if directory:
+    for _ in range(_TRIES):
+        if not directory or not os.path.exists(directory):
+            break
         shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
+
+
+_TRIES = 100
+"""A process that is just starting may bind a socket while the directory is being removed, which then fails."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,15 +88,17 @@ def test_a_signal_while_the_model_loads_ends_it_cleanly(tiny_path: Path) -> None
 
     for number in (signal.SIGINT, signal.SIGTERM):
         command = [*COMMAND, str(tiny_path), "--port", "0"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        sockets = tempfile.TemporaryDirectory(dir="/tmp", prefix="s-")  # a socket's path must be short
+        environment = {**os.environ, "TMPDIR": sockets.name}
+        with sockets, subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stderr is not None
             first = process.stderr.readline()
             children = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(number)
             assert process.wait(timeout=20) == 0
             assert "Traceback" not in process.stderr.read()
-        _, alive = psutil.wait_procs(children, timeout=10)
-        assert not alive
+            _, alive = psutil.wait_procs(children, timeout=10)
+            assert not alive and not list(Path(sockets.name).glob("radixrt-*"))
         port = int(first.split("http://127.0.0.1:")[1].split()[0])
         socket.create_server(("127.0.0.1", port)).close()
 
