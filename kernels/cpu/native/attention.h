@@ -91,6 +91,9 @@ struct PairPool {
     static constexpr int STEP = 2;
     static inline uint32_t word(const E *x, int64_t i) { return load<uint32_t>(x + 2 * i); }
 };
+typedef PairPool HalfPool;
+#else
+typedef WidenedPool HalfPool;
 #endif
 
 #if defined(RADIXRT_AVX512)

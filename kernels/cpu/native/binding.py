@@ -137,7 +137,7 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_packed_bytes": ([c_int64] * 3, c_int64),
     "radixrt_pack": ([c_int64] * 3 + [c_void_p] * 4, None),
     "radixrt_forward_bytes": ([POINTER(Decoder), POINTER(Step)], c_int64),
-    "radixrt_forward": ([POINTER(Decoder), POINTER(Step), c_int64], None),
+    "radixrt_forward": ([POINTER(Decoder), POINTER(Step)], None),
     "radixrt_add_norm": ([c_void_p, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p, c_int64], None),
     "radixrt_silu_mul": ([c_void_p, c_int64, c_int64, c_void_p, c_int64], None),
     "radixrt_rope": ([c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64], None),

@@ -1,7 +1,7 @@
 // The most likely token of each row without its logits: the largest output of a product, the first among equals. Tiles none
 // of whose outputs a row's mask allows are left out; where all rows leave a tile out, its weights are not read.
 #pragma once
-#include "forward.h"
+#include "share.h"
 
 typedef float tile_floats __attribute__((vector_size(4 * TILE)));
 typedef int32_t tile_ints __attribute__((vector_size(4 * TILE)));

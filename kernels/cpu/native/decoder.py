@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from radixrt.kernels.cpu.native.binding import Decoder, LayerWeights, Step, is_half, library, pointer
+from radixrt.kernels.cpu.native.binding import Decoder, LayerWeights, Step, library, pointer
 from radixrt.kernels.cpu.native.packed import NarrowLinear
 from radixrt.kernels.cpu.native.reads import step_reads
 from radixrt.kernels.layout import AttentionLayout
@@ -32,7 +32,7 @@ class NarrowLayer:
 
 
 class NarrowDecoder:
-    """Layers and final norm, for steps of few tokens; the pool is bfloat16 or float32. Holds what it points to."""
+    """Layers and final norm; the pool is bfloat16. Holds what it points to."""
 
     def __init__(
         self,
@@ -97,6 +97,8 @@ class NarrowDecoder:
         kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, finally normed;
         with `wanted` int64[K], ascending, the [K, hidden] of these tokens alone, for which the last layer does less.
         """
+        if kv.dtype != torch.bfloat16:
+            raise TypeError(f"the pool must be bfloat16, not {kv.dtype}")
         residual = embedded.to(torch.float32, copy=True)
         cos, sin, slots = cos.contiguous(), sin.contiguous(), slots.contiguous()
         if wanted is not None:
@@ -121,7 +123,7 @@ class NarrowDecoder:
         if needed > self._scratch.numel():
             self._scratch = torch.empty(needed * 5 // 4, dtype=torch.uint8)
         step.scratch = self._scratch.data_ptr()
-        self._library.radixrt_forward(self._struct, step, is_half(kv))
+        self._library.radixrt_forward(self._struct, step)
         return out
 
     @property

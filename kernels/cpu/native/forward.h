@@ -78,23 +78,6 @@ struct Buffers {
     char *end;
 };
 
-// Room of the thread for `rows` rows of what tiles give, until its next call.
-static inline float *room(int64_t rows, int64_t width) {
-    static thread_local Scratch scratch;
-    return (float *)scratch.need(rows * width * sizeof(float));
-}
-
-// y [.., outputs] of one tile for rows from .. end.
-static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
-    const int64_t first = tile * TILE, count = least(TILE, w.outputs - first);
-    if (count == TILE && !w.bias) return products(w, tile, x, from, end, y + from * w.outputs + first, w.outputs);
-    float *const part = room(end - from, TILE);
-    products(w, tile, x, from, end, part, TILE);
-    for (int64_t row = from; row < end; row++)
-        for (int64_t o = 0; o < count; o++)
-            y[row * w.outputs + first + o] = part[(row - from) * TILE + o] + (w.bias ? w.bias[first + o] : 0);
-}
-
 // Numbers first .. first + WINDOW, or to the end, of silu(gate) * up for rows from .. end, made ready for the product that
 // follows (`bits` of that): a window is what scales need at most.
 static inline void gated_window(const Linear &w, int64_t window, const Rows &x, int64_t from, int64_t end, int64_t bits,

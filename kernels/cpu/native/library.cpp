@@ -9,14 +9,7 @@
 #include "forward.h"
 #include "linear.h"
 #include "pointwise.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-#if defined(RADIXRT_BF16)
-typedef PairPool HalfPool;
-#else
-typedef WidenedPool HalfPool;
-#endif
+#include "scratch.h"
 
 EXPORT int64_t radixrt_features(void) {
     int64_t features = 0;
@@ -156,17 +149,15 @@ EXPORT int64_t radixrt_forward_bytes(const Decoder *d, const Step *step) {
     const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
     return Buffers(*d, step->reads.tokens, cut, omp_get_max_threads(), nullptr).end - (char *)nullptr;
 }
-EXPORT void radixrt_forward(const Decoder *d, const Step *step, int64_t half) {
+// The pool is of bfloat16.
+EXPORT void radixrt_forward(const Decoder *d, const Step *step) {
     const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
     const Buffers buffers(*d, step->reads.tokens, cut, omp_get_max_threads(), (char *)step->scratch);
     for (int64_t i = 0; i < buffers.counters_count; i++) new (buffers.counters + i) Counter(0);
 #pragma omp parallel
     {
         const Team team = {omp_get_thread_num(), omp_get_num_threads()};
-        if (half)
-            forward<HalfPool>(*d, *step, cut, buffers, team);
-        else
-            forward<FloatPool>(*d, *step, cut, buffers, team);
+        forward<HalfPool>(*d, *step, cut, buffers, team);
     }
 }
 

@@ -10,6 +10,7 @@
 //       of line i belongs to output o, input 4 * i + b.
 //   4   the same of 4 bits, which windows.h multiplies.
 #pragma once
+#include "scratch.h"
 #include "windows.h"
 
 constexpr int64_t ROWS = 8;  // rows that are taken through a tile together
@@ -164,6 +165,23 @@ RADIXRT_ONCE static void products(const Linear &w, int64_t tile, const Rows &x, 
         for (; o + 4 <= outputs; o += 4) half_outputs<4>(weight + o * w.inputs, w.inputs, rows, some, y + o, stride);
         for (; o < outputs; o++) half_outputs<1>(weight + o * w.inputs, w.inputs, rows, some, y + o, stride);
     }
+}
+
+// Room of the thread for `rows` rows of what tiles give, until its next call.
+static inline float *room(int64_t rows, int64_t width) {
+    static thread_local Scratch scratch;
+    return (float *)scratch.need(rows * width * sizeof(float));
+}
+
+// y [.., outputs] of one tile for rows from .. end.
+static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
+    const int64_t first = tile * TILE, count = least(TILE, w.outputs - first);
+    if (count == TILE && !w.bias) return products(w, tile, x, from, end, y + from * w.outputs + first, w.outputs);
+    float *const part = room(end - from, TILE);
+    products(w, tile, x, from, end, part, TILE);
+    for (int64_t row = from; row < end; row++)
+        for (int64_t o = 0; o < count; o++)
+            y[row * w.outputs + first + o] = part[(row - from) * TILE + o] + (w.bias ? w.bias[first + o] : 0);
 }
 
 // Numbers at .. at + count of a row of `inputs` as bytes in spans of EACH inputs with a scale (the last of a row may be short).

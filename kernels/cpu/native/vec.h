@@ -36,6 +36,8 @@ typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 #define RADIXRT_ONCE __attribute__((noinline, noclone))
 #endif
 
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
 typedef uint16_t bf16;  // the upper half of a float32
 
 constexpr float NEGATIVE_INFINITY = -__builtin_inff();
