@@ -244,9 +244,11 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
                 )
                 self._ready.set()
             return
-        self._failure = EngineDead(f"the {name} process {how}: {self.after_death()}", code="process_died")
-        log.error("%s", self._failure.message)
-        self._connection.fail(self._failure)
+        failure = EngineDead(f"the {name} process {how}: {self.after_death()}", code="process_died")
+        # First of all: who sees a dead engine closes it, and then its requests would hear of that alone.
+        self._connection.fail(failure)
+        self._failure = failure
+        log.error("%s", failure.message)
 
 
 def _shut_down(connection: Connection, trio: Trio) -> None:

@@ -68,6 +68,7 @@ class Trio:
         self._on_death = on_death
         self._stopping = threading.Event()
         self._dead = threading.Event()
+        self._first_death = threading.Lock()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name, child in self._configs(config, model_path, draft_path).items():
             extra = environment(self.threads) if isinstance(child, RunnerConfig) else _ONE_THREAD
@@ -97,9 +98,15 @@ class Trio:
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
-        if not self._stopping.is_set() and not self._dead.is_set():
-            self._dead.set()
-            self._on_death(name, code)
+        with self._first_death:  # of several that die at once, the first to be seen is the one that is told
+            if self._stopping.is_set() or self._dead.is_set():
+                return
+            try:
+                # Told before `alive` says so: whoever sees a dead trio closes it, and the requests that it cut would
+                # hear that the engine was closed, not what killed it.
+                self._on_death(name, code)
+            finally:
+                self._dead.set()
 
     def _configs(self, config: EngineConfig, model_path: Path, draft_path: Path | None) -> dict[str, msgspec.Struct]:
         """Each process's own config, made from the user's: the one place where they meet."""
