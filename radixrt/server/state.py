@@ -214,7 +214,7 @@ class ServerState:
         if stage == "restarting":
             raise Overloaded("the engine is being started again; /ready tells when it can be used", code="restarting")
         if engine is None or stage != "serving":
-            raise EngineDead("a process of the engine has died", code="engine_dead")
+            raise EngineDead(f"a process of the engine has died: {self._after_death()}", code="engine_dead")
         tenant = current().namespace
         return engine if tenant is None else engine.for_tenant(tenant)
 

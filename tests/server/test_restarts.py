@@ -12,6 +12,7 @@ import pytest
 from radixrt.errors import EngineDead, StartupError
 from radixrt.server.restarts import Restarts
 from radixrt.server.serve import serve
+from radixrt.server.state import ServerState
 
 from .fake_backend import FakeBackend
 
@@ -84,6 +85,15 @@ def test_a_dead_engine_is_replaced_until_it_has_died_too_often() -> None:
         second.alive = False
         thread.join(20)
     assert isinstance(ended[0], EngineDead) and engines.closed == [first, second]
+
+
+def test_who_comes_right_after_a_death_hears_what_follows() -> None:
+    state, engine = ServerState(), FakeBackend()
+    state.adopt(engine)
+    assert state.stage == "serving"
+    engine.alive = False
+    with pytest.raises(EngineDead, match="has died: the server ends"):
+        state.engine  # noqa: B018 - asked for, not used
 
 
 def test_an_engine_that_never_starts_is_not_tried_again() -> None:
