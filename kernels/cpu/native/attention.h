@@ -145,8 +145,8 @@ struct Ahead {
 
 // Keys of `count` slots as columns: to [words, BLOCK]; columns up to the next multiple of VL are zero.
 template <class Pool>
-static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots, int64_t count, uint32_t *to,
-                       const Ahead &ahead) {
+RADIXRT_ONCE static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots, int64_t count,
+                                    uint32_t *to, const Ahead &ahead) {
     const int64_t words = width / Pool::STEP, columns = round_up(count, VL);
     int64_t done = 0;
 #if defined(RADIXRT_AVX512)
@@ -188,7 +188,7 @@ struct Turns {
 
 // Values of `count` slots: to [ceil(count / STEP), wide]; a missing second of a pair and what lies beyond width are 0.
 template <class Pool>
-static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide, const int32_t *slots,
+RADIXRT_ONCE static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide, const int32_t *slots,
                          int64_t count, uint32_t *to, const Ahead &ahead) {
     typedef typename Pool::E E;
     static const E nothing[MOST_WIDTH] = {};
@@ -228,10 +228,22 @@ static void fetch_values(const typename Pool::E *values, int64_t width, int64_t 
     ahead.lines(values, width, round_up(count, Pool::STEP), BLOCK);
 }
 
+// Who takes what attention has made of a token's head, [width]; a function with what it needs, so that the tasks are
+// compiled once whoever that is.
+struct Finish {
+    void (*take)(const void *with, int64_t token, int64_t head, const float *out);
+    const void *with;
+    template <class F>
+    Finish(const F &f)
+        : take([](const void *of, int64_t token, int64_t head, const float *out) { (*(const F *)of)(token, head, out); }),
+          with(&f) {}
+    void operator()(int64_t token, int64_t head, const float *out) const { take(with, token, head, out); }
+};
+
 // finish(token, head, float *output) gets each query's result, unless keys are split: then it comes to `partial`.
-template <class Pool, class Finish>
-static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task, float *partial,
-                           Finish finish) {
+template <class Pool>
+RADIXRT_ONCE static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task, float *partial,
+                                        Finish finish) {
     typedef typename Pool::E E;
     const int64_t split = task % cut.splits, head = task / cut.splits % h.kv_heads;
     const int64_t block = task / cut.splits / h.kv_heads;
@@ -349,9 +361,8 @@ static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, i
 }
 
 // Partial results of one query (`line`: token times heads plus head) become its output, which `finish` gets.
-template <class Finish>
-static void attention_merge(const Reads &reads, const Heads &h, const Cut &cut, int64_t line, const float *partial,
-                            Finish finish) {
+RADIXRT_ONCE static void attention_merge(const Reads &reads, const Heads &h, const Cut &cut, int64_t line,
+                                         const float *partial, Finish finish) {
     const int64_t heads = h.kv_heads * h.group, lines = reads.tokens * heads, width = h.width;
     const float *sums = partial + cut.splits * lines * width;
     float highest = NEGATIVE_INFINITY, total = 0, weight[Cut::MOST_SPLITS], out[MOST_WIDTH];

@@ -152,7 +152,7 @@ static inline void half_outputs(const bf16 *weight, int64_t inputs, const bf16 *
 
 // The products of rows from .. end with the 16 outputs of a tile: y[(r - from) * stride + o], bias not yet added.
 RADIXRT_ONCE static void products(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y,
-                            int64_t stride) {
+                                  int64_t stride) {
     const uint8_t *packed = (const uint8_t *)w.weight + tile * tile_bytes(w);
     if (w.bits == 4) return window_products(packed, w.inputs, {x.bytes, x.scales, x.pairs}, from, end, y, stride);
     if (w.bits == 8) return tile_products(packed, w.inputs / GROUP, x, from, end, y, stride);
@@ -224,7 +224,7 @@ static inline void round_spans(const float *from, int64_t inputs, const Rows &x,
 // Numbers at .. at + count of a row of `inputs` made ready for products with weights of `bits`; with 8 and 4 bits they are
 // whole groups, or windows.
 RADIXRT_ONCE static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
-                    int64_t count) {
+                                 int64_t count) {
     if (bits == 4) return round_spans<WINDOW>(from, inputs, x, row, at, count);
     if (bits == 8) return round_spans<GROUP>(from, inputs, x, row, at, count);
     bf16 *to = x.half + row * inputs + at;

@@ -22,8 +22,8 @@ struct Pairs {
 #endif
 
 template <class Mac, int R, int N>
-static inline void product_tile(const uint32_t *a, int64_t lda, const uint32_t *b, int64_t ldb, int64_t length, float *c,
-                                int64_t ldc, bool add) {
+RADIXRT_ONCE static void product_tile(const uint32_t *a, int64_t lda, const uint32_t *b, int64_t ldb, int64_t length,
+                                      float *c, int64_t ldc, bool add) {
     vf acc[R][N];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)

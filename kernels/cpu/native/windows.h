@@ -43,14 +43,12 @@ static inline i16x pair_sums(i16x pairs, uint32_t x) {
 #endif
 }
 
-// What a product asks of memory meanwhile: what it reads next, the tile behind its own, or nothing.
-enum Asks { ITS_OWN, NEXT_TILE, NOTHING };
-
-// y[r * stride + o] for R rows from `row` and the outputs of one tile.
-template <int R, Asks ASKS>
+// y[r * stride + o] for R rows from `row` and the outputs of one tile. first: nobody has read the tile in this step, so
+// what comes next is asked of memory meanwhile.
+template <int R>
 RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, float *y,
-                                  int64_t stride) {
-    const int64_t count = windows(inputs), groups = inputs / GROUP, tile_bytes = window_tile_bytes(inputs);
+                                        int64_t stride, bool first) {
+    const int64_t count = windows(inputs), groups = inputs / GROUP;
     const int8_t *bytes = x.bytes + row * inputs;
     const float *scales = x.scales + row * count;
     const uint32_t *sums = x.sums + row * count;
@@ -59,10 +57,7 @@ RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t inputs, con
     f16x acc[R];
     for (int r = 0; r < R; r++) acc[r] = f16x{};
     for (int64_t w = 0; w < count; w++, tile += WINDOW_BYTES) {
-        for (int64_t i = 0; i < WINDOW_BYTES; i += 64) {
-            if (ASKS == ITS_OWN) __builtin_prefetch(tile + i + 4096);
-            if (ASKS == NEXT_TILE) __builtin_prefetch(tile + i + tile_bytes, 0, 2);
-        }
+        for (int64_t i = 0; first && i < WINDOW_BYTES; i += 64) __builtin_prefetch(tile + i + 4096);
         const i16x ratios = load<i16x>(tile), shifts = load<i16x>(tile + LINE);
         i16x total[R];
 #pragma GCC unroll 8
@@ -101,15 +96,10 @@ RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t inputs, con
 RADIXRT_ONCE static void window_products(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row,
                                          int64_t end, float *y, int64_t stride) {
     const int64_t begin = row;
-    for (; row + 8 <= end; row += 8, y += 8 * stride) {
-        const auto eight = row == begin ? window_product<8, ITS_OWN>
-                           : row == begin + 8 ? window_product<8, NEXT_TILE>
-                                              : window_product<8, NOTHING>;
-        eight(tile, inputs, x, row, y, stride);
-    }
-    for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4, ITS_OWN>(tile, inputs, x, row, y, stride);
-    for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2, ITS_OWN>(tile, inputs, x, row, y, stride);
-    for (; row < end; row++, y += stride) window_product<1, ITS_OWN>(tile, inputs, x, row, y, stride);
+    for (; row + 8 <= end; row += 8, y += 8 * stride) window_product<8>(tile, inputs, x, row, y, stride, row == begin);
+    for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4>(tile, inputs, x, row, y, stride, row == begin);
+    for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2>(tile, inputs, x, row, y, stride, row == begin);
+    for (; row < end; row++, y += stride) window_product<1>(tile, inputs, x, row, y, stride, row == begin);
 }
 #else
 // The same for any CPU, as the layout reads.
