@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
 import threading
 
 import pytest
 from fake_backend import FakeBackend, Gate
+from lang_interrupting import interrupted
 
 from radixrt.errors import GenerationFailed, InvalidRequest
 from radixrt.lang import ProgramError, function, gen
@@ -81,12 +81,7 @@ def test_an_interrupt_ends_the_batch(backend: FakeBackend) -> None:
     gate = Gate(4)
     backend.gates = {"w": gate}
 
-    def interrupt() -> None:
-        assert gate.reached.wait(10)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted(gate.reached):
         echo.run_batch([{"word": "w"}] * 20, backend=backend, num_threads=4)
     assert len(backend.cancelled) == 4 and backend.active == 0
     assert len(backend.prompts) == 4

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 
 import pytest
 from fake_backend import FakeBackend, Gate
+from lang_interrupting import interrupted
 
 from radixrt.errors import ContextLengthExceeded, EngineDead, GenerationFailed, InvalidRequest
 from radixrt.lang import ProgramError, UnknownVariable, function, gen, select, user
@@ -133,11 +133,9 @@ def test_keyboard_interrupt_ends_everything(backend: FakeBackend) -> None:
     def program(s):
         forks = s.fork(4)
         forks += "a" + gen("x")
-        assert gate.reached.wait(10)
-        threading.Thread(target=lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
         forks.join()
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted(gate.reached):
         program.run(backend=backend)
     assert len(backend.cancelled) == len(backend.prompts) == 4 and backend.active == 0
 

@@ -177,7 +177,9 @@ def test_a_broken_model_is_told_to_whoever_says_hello(fault: str, smollm2_path: 
     with running(smollm2_path, **changes) as process:
         process.client.send(Hello())
         error = process.take(process.client, StartupFailed).error
-        assert error.kind == "ModelError" and str(tmp_path) not in error.message
+        assert error.kind == "ModelError"
+        assert (str(tmp_path / "none") in error.message) == (fault == "missing template")  # the path that the user gave
+        assert str(broken) not in error.message and str(template) not in error.message
         assert process.child.wait(WAIT_S) == 1
 
 
