@@ -80,8 +80,8 @@ class Branch:
             self._queue.extend(operations)
             if self in self.run.busy or not self._started:
                 self.run.busy.add(self)  # its task gets to them, or its parent starts it
-                if self.feeder is not None and not self._feeding:
-                    self._feeding = True
+                if self.feeder is not None and self.feeder.grows and not self._feeding:
+                    self._feeding = True  # where a request cannot grow, its task gathers first, and feeds then
                     post(self.feed)
                 return
             self.run.busy.add(self)
