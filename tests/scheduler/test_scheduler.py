@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from radixrt.messages import StepFailed
+from radixrt.runner.rows import Rows
 from radixrt.scheduler.requests import sample_seed
 from tests.scheduler.fakes import Rig, expected, logprob, next_token
 
@@ -29,6 +32,21 @@ def test_a_request_gets_the_models_tokens() -> None:
     assert (rig.texts[number, 0], rig.reasons[number, 0]) == (text, reason)
     assert rig.usage[number].completion_tokens == len(text)
     idle(rig)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "plain"),
+    [({}, True), ({"stop_token_ids": (9,)}, True), ({"min_tokens": 2}, False), ({"logprobs": 0}, False)],
+)
+def test_a_greedy_request_needs_no_logits_unless_it_asks_for_more(sampling: dict[str, Any], plain: bool) -> None:
+    """What the scheduler tells of a row leaves the runner its short way, where tokens are chosen without logits."""
+    rig = Rig(1000)
+    rig.submit([5, 6, 7], max_tokens=20, temperature=0.0, **sampling)
+    rig.advance()
+    (opened,) = rig.runner.plans[0].opens
+    rows = Rows(64)
+    rows.open(opened)
+    assert rows.plain(np.array([opened.row])) == plain
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 2])
