@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radixrt.cli.watching import LOCAL, Interval, Url, ask, watch
+from radixrt.cli.address import Given, Named, one_server
+from radixrt.cli.watching import Interval, ask, watch
 
 if TYPE_CHECKING:
     import httpx
@@ -21,7 +22,8 @@ HEAD = 5
 
 
 def cache(
-    url: Url = LOCAL,
+    given: Given = None,
+    named: Named = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -43,8 +45,9 @@ def cache(
     requests found it, how many use it now, its pins and its age.
     Ends with Ctrl-C.
 
-    Example:  radixrt cache --url http://127.0.0.1:8000
+    Example:  radixrt cache http://127.0.0.1:8000
     """
+    url = one_server(given, named)
 
     def draw(http: httpx.Client, height: int | None) -> RenderableType:
         return drawing(read(http, cache_salt), url, height)

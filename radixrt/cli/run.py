@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radixrt.cli import combinations
+from radixrt.cli.address import BaseUrl, server
 from radixrt.cli.options import ENGINE_FLAGS, EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
 from radixrt.errors import RadixrtError
@@ -29,9 +30,7 @@ def run(
     model: Annotated[str, typer.Option("--model", "-m", help="Model that the script's programs run on.")] = (
         "smollm2-135m"
     ),
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", help="A radixrt server to use instead of an engine of its own.")
-    ] = None,
+    base_url: BaseUrl = None,
     api_key: Annotated[
         str | None, typer.Option("--api-key", envvar="RADIXRT_API_KEY", help="Key for --base-url.")
     ] = None,
@@ -52,7 +51,7 @@ def run(
         combinations.only_with_an_engine(context, ("model", *ENGINE_FLAGS), "--base-url")
         from radixrt import Client
 
-        with Client(base_url, api_key=api_key) as client:
+        with Client(server(base_url, "--base-url"), api_key=api_key) as client:
             run_script(file, context.args, client, trace)
     else:
         from radixrt import Engine

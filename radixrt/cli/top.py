@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radixrt.cli.watching import LOCAL, Interval, Url, ask, watch
+from radixrt.cli.address import Given, Named, one_server
+from radixrt.cli.watching import Interval, ask, watch
 
 if TYPE_CHECKING:
     import httpx
@@ -22,7 +23,8 @@ KEPT = 40
 
 
 def top(
-    url: Url = LOCAL,
+    given: Given = None,
+    named: Named = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -39,9 +41,9 @@ def top(
 
     Ends with Ctrl-C.
 
-    Example:  radixrt top --url http://127.0.0.1:8000
+    Example:  radixrt top http://127.0.0.1:8000
     """
-    readings = Readings()
+    readings, url = Readings(), one_server(given, named)
 
     def draw(http: httpx.Client, _height: int | None) -> Table:
         readings.add(read(http), time.monotonic())

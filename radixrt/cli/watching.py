@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-Url: TypeAlias = Annotated[str, typer.Option("--url", metavar="URL", help="The server.")]
-LOCAL = "http://127.0.0.1:8000"
 Interval: TypeAlias = Annotated[
     float, typer.Option("--interval-s", metavar="SECONDS", min=0.1, help="Between two readings.")
 ]

@@ -60,7 +60,7 @@ def test_a_drawing() -> None:
 def test_one_reading_of_a_server() -> None:
     backend = FakeBackend()
     with serving(backend, backend) as served:
-        result = CliRunner().invoke(app, ["cache", "--url", served.url, "--cache-salt", "mine"])
+        result = CliRunner().invoke(app, ["cache", served.url, "--cache-salt", "mine"])
         assert result.exit_code == 0, "what is not a terminal gets one reading"
         assert "abcmine" in result.output and "3 tokens in 1 nodes" in " ".join(result.output.split())
 

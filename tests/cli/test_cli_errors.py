@@ -72,6 +72,13 @@ def test_a_missing_model_comes_with_a_hint(monkeypatch: pytest.MonkeyPatch, caps
         ["run"],
         ["run", "no-such-file.py"],
         ["nonesuch"],
+        ["top", "ftp://localhost"],
+        ["top", "--url", "http://"],
+        ["cache", "localhost:99999"],
+        ["cache", "http://a b"],
+        ["chat", "http://localhost:1", "--base-url", "http://localhost:1"],
+        ["chat", "--base-url", "http://localhost:x"],
+        ["run", "--base-url", "unix:/tmp/s", __file__],
     ],
 )
 def test_wrong_usage_is_exit_code_2(
@@ -108,6 +115,9 @@ def test_wrong_usage_is_exit_code_2(
         (["run", "--api-key", "k", __file__], "--api-key"),
         (["run", "--base-url", "http://localhost:1", "--model", "m", __file__], "--model"),
         (["run", "--base-url", "http://localhost:1", "--namespace-weight", "a=2", __file__], "--namespace-weight"),
+        (["chat", "http://localhost:1", "--dtype", "float32"], "--dtype"),
+        (["top", "http://localhost:1", "--url", "http://localhost:2"], "--url"),
+        (["cache", "http://localhost:1", "--url", "http://localhost:1"], "--url"),
         (["grammar", "check", "--regex", "a", "--lax"], "--lax"),
         (["grammar", "check", "--grammar", "a", "--any-whitespace"], "--any-whitespace"),
     ],

@@ -39,6 +39,10 @@ def test_a_reading_of_a_server() -> None:
         assert "serving" in result.output and "KV tokens held" in result.output
         served.backend.alive = False
         assert "not serving" in CliRunner().invoke(app, ["top", "--url", served.url, "--once"]).output
+        host, port = served.address()
+        for given in (served.url, f"{host}:{port}", f"{served.url}/v1/"):
+            result = CliRunner().invoke(app, ["top", given])
+            assert result.exit_code == 0 and served.url in result.output, "in its place, or shorter"
 
 
 def test_servers_that_do_not_answer_or_do_not_let_in() -> None:
