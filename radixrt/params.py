@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from radixrt.errors import InvalidRequest
+from radixrt.surface import written
 
 MAX_N = 128
 MAX_STOPS = 64
@@ -114,7 +115,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             value = getattr(self, name)
             _check(
                 value is None or _is_integer(value, low, high),
-                name, f"must be an integer between {low} and {high}, or None", value,
+                name, f"must be an integer between {low} and {high}, or {written(None)}", value,
             )  # fmt: skip
         _check(
             self.max_tokens is None or self.min_tokens <= self.max_tokens,
@@ -204,7 +205,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.kind == "choice":
             _check(
                 not self.value or bool(self.choices),
-                "choice", "takes its strings in choices=(...), not in value", self.value,
+                "choice", "takes its strings in choices, not in value", self.value,
             )  # fmt: skip
             _check(bool(self.choices), "choice", "must hold at least one string", [])
             _check(all(self.choices), "choice", "must not hold an empty string", list(self.choices))
@@ -247,7 +248,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "kind", f"must be one of {', '.join(_KINDS)}", self.kind,
         )  # fmt: skip
         if self.kind == "choice" and isinstance(self.value, list | tuple):
-            _check(False, "choice", "takes its strings in choices=(...), not in value", self.value)
+            _check(False, "choice", "takes its strings in choices, not in value", self.value)
         schema = self.kind in ("json_schema", "structural_tag")
         advice = ": give json.dumps(...) of it" if schema and isinstance(self.value, dict | list | bool) else ""
         _check(isinstance(self.value, str), "value", f"must be text{advice}", self.value)
@@ -283,4 +284,4 @@ _UNSAID = object()
 
 def _check(ok: bool, param: str, rule: str, got: object = _UNSAID) -> None:
     if not ok:
-        raise InvalidRequest(f"{param} {rule}" + ("" if got is _UNSAID else f", but is {got!r}"), param=param)
+        raise InvalidRequest(f"{param} {rule}" + ("" if got is _UNSAID else f", but is {written(got)}"), param=param)

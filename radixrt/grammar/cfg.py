@@ -8,7 +8,8 @@ own converter turns into Lark. Grammars that would reach past the text are refus
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import zip_longest
 
 from radixrt.errors import ConstraintError
 from radixrt.grammar.keywords import NOT_ENFORCED
@@ -16,7 +17,6 @@ from radixrt.grammar.limits import Limits
 from radixrt.grammar.patterns import check_pattern
 from radixrt.grammar.wording import grammar_words
 
-_GBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 _LARK_TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\\n]|\\.)*"i?)|(?P<comment>//[^\n]*|\#[^\n]*)|(?P<regex>/(?:[^/\\\n]|\\.)+/[imslux]*)'
     r"|(?P<special><[^>\s]*>)|(?P<directive>%[a-z]+)|(?P<reference>@\w+)|(?P<options>(?<=\w)\[[^\]]*\])"
@@ -26,6 +26,10 @@ _GBNF_TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<comment>\#[^\n]*)|(?P<set>\[(?:[^\]\\]|\\.)*\])'
     r"|(?P<bounds>\{[^}\n]*\})|(?P<open>\()|(?P<close>\))|(?P<other>[\s\S])"
 )
+_GBNF_HEAD = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)[ \t]*::=", re.MULTILINE)
+_LARK_HEAD = re.compile(r"^[ \t]*(?:%|[?!]?(\w+)(?:\.-?\d+)?(?:\[[^\]]*\])?[ \t]*:)", re.MULTILINE)
+_OTHER_HEAD = re.compile(r"^[ \t]*(?:<[\w -]+>[ \t]*::=|[A-Za-z][\w-]*[ \t]*:?=)", re.MULTILINE)
+"""How rules begin in BNF and ABNF."""
 _MACRO = re.compile(r"\b[A-Z]\w*\s*\(|\(\s*=")
 _WIDE_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 _RULE_OPTIONS = frozenset({"lazy", "suffix"})
@@ -33,12 +37,17 @@ _RULE_OPTIONS = frozenset({"lazy", "suffix"})
 
 def is_gbnf(text: str) -> bool:
     """GBNF where any line begins a rule with `name ::=`; else Lark."""
-    return _GBNF_RULE.search(text) is not None
+    return _GBNF_HEAD.search(text) is not None
 
 
 def check_lark(text: str, limits: Limits) -> str:
     """The grammar as it was, after the checks; ConstraintError (param `grammar`) with a line number otherwise."""
+    if found := _OTHER_HEAD.search(text):
+        why = "a rule is written `name: ...` (Lark) or `name ::= ...` (GBNF), and not as here"
+        raise _error(text[: found.start()].count("\n") + 1, why)
+    plain = []
     for line, kind, token in _tokens(_LARK_TOKEN, text, limits):
+        plain.append(_blank(kind, token))
         if kind == "special":
             raise _error(line, f"special tokens cannot be generated: {token}")
         if kind == "reference":
@@ -60,6 +69,7 @@ def check_lark(text: str, limits: Limits) -> str:
             for name in re.findall(r"[A-Za-z_]+(?=\s*(?:=|,|\]))", re.sub(r'"(?:[^"\\]|\\.)*"|/[^/]*/', "", token)):
                 if name not in _RULE_OPTIONS:
                     raise _error(line, f"the rule option {name!r} is not supported")
+    _check_rules("".join(plain), _LARK_HEAD, empty={"start"})
     return text
 
 
@@ -67,15 +77,17 @@ def gbnf_to_lark(text: str, limits: Limits) -> str:
     """GBNF as Lark; ConstraintError (param `grammar`) with the place of the fault."""
     from llguidance.gbnf_to_lark import gbnf_to_lark as convert
 
-    parts = []
+    parts, plain = [], []
     for line, kind, token in _tokens(_GBNF_TOKEN, text, limits):
+        plain.append(_blank(kind, token))
         if kind == "set" and any(pair in token for pair in ("&&", "--", "~~")):
             raise _error(line, f"a doubled &, - or ~ in {token} has another meaning here: write it once", NOT_ENFORCED)
         parts.append(_WIDE_ESCAPE.sub(_narrow, token) if kind in ("set", "string") else token)
+    _check_rules("".join(plain), _GBNF_HEAD)
     try:
         return convert("".join(parts))
     except Exception as error:
-        raise ConstraintError(grammar_words(str(error)), param="grammar") from error
+        raise ConstraintError(grammar_words(str(error), text), param="grammar") from error
 
 
 def check_gbnf(text: str, limits: Limits) -> str:
@@ -85,11 +97,35 @@ def check_gbnf(text: str, limits: Limits) -> str:
     """
     plain = []
     for _, kind, token in _tokens(_GBNF_TOKEN, text, limits):
-        plain.append(token if kind in ("open", "close", "other") else "\n" * token.count("\n") + '""')
+        plain.append(_blank(kind, token))
     if found := _MACRO.search("".join(plain)):
         line = "".join(plain)[: found.start()].count("\n") + 1
         raise _error(line, f"{found[0]!r} is not GBNF and would not be enforced")
+    _check_rules("".join(plain), _GBNF_HEAD)
     return wide_escapes(text)
+
+
+def _blank(kind: str, token: str) -> str:
+    """A token without what stands in it, on as many lines: of a text nothing is read as a rule."""
+    if kind in ("string", "regex", "set", "bounds", "comment"):
+        return "\n" * token.count("\n") + ("" if kind == "comment" else '""')
+    return token
+
+
+def _check_rules(plain: str, head: re.Pattern[str], empty: Collection[str] | None = None) -> None:
+    """Each rule of a grammar (its tokens `_blank`) is there once, and says something; of Lark, where rules without
+    words are usual, that is asked of those of `empty`. The libraries take the last of two, or the empty text."""
+    heads, seen = list(head.finditer(plain)), dict[str, int]()
+    for found, following in zip_longest(heads, heads[1:]):
+        name, line = found[1], plain[: found.start()].count("\n") + 1
+        end = len(plain) if following is None else following.start()
+        if name is None:
+            continue
+        if name in seen:
+            raise _error(line, f"{name} is defined twice, the first time on line {seen[name]}")
+        seen[name] = line
+        if not plain[found.end() : end].strip() and (empty is None or name in empty):
+            raise _error(line, f'nothing stands behind {found[0].strip()}; the empty text is written ""')
 
 
 def wide_escapes(text: str) -> str:

@@ -178,23 +178,39 @@ _GRAMMAR_WORDS: Sequence[tuple[str, str]] = (
     (r"lexer error", "a text, regex or sign that is not closed or not known"),
     (r"Expect \" in string", "a text that is not closed"),
     (r"[Uu]nexpected end of input", "it ends in the middle of a rule"),
-    (r"Expected token '([^'\n]+)', found '([^'\n]*)'", "expected {0}, found {1!r}"),
+    (r"Expected token '([^'\n]+)', found '([^'\n]*)'", "expected {0}, found {1}"),
     (r"Expected value", "expected a name, a text or a regex"),
     (r"Expected (name|'[^']+')", "expected {0}"),
 )
 
 
-def grammar_words(message: str, *, own_lines: bool = True) -> str:
-    """Of a library, about a grammar's text; `own_lines`: its line numbers are those of the text that was sent."""
+_SIGNS = {"\\n": "the end of the line", "rule_name": "a name", "token_name": "a name"}
+"""Signs of a library's reader, in words."""
+_MISSING = re.compile(r"unknown name: \"?([\w-]+)|Rule '([\w-]+)' not found")
+
+
+def grammar_words(message: str, text: str, *, own_lines: bool = True) -> str:
+    """Of a library, about the grammar `text`; `own_lines`: its line numbers are those of that text, but for what was
+    put behind it. Else a line is named where the name at fault stands."""
     place = re.search(r"(?:^|\bat )(\d+)\((\d+)\)|at line (\d+)", message)
-    line = f"line {place[1] or place[3]} of the grammar: " if place and own_lines else "the grammar: "
+    last = text.rstrip().count("\n") + 1
+    number = min(int(place[1] or place[3]), last) if place and own_lines else None
+    if number is None and (name := _MISSING.search(message)):
+        number = _line_of(name[1] or name[2], text)
+    line = "the grammar: " if number is None else f"line {number} of the grammar: "
     if "regex" in message and ("regex parse error" in message or _ANCHORS in message):
         return f"{line}regex: {regex_words(message)}"
     for pattern, ours in _GRAMMAR_WORDS:
         if found := re.search(pattern, message):
-            return line + ours.format(*found.groups())
+            return line + ours.format(*(_SIGNS.get(word, word) for word in found.groups()))
     log.info("a library refuses a grammar: %s", message)
-    return f"{line}it cannot be read from here on" if place and own_lines else f"{line}it cannot be read"
+    return f"{line}it cannot be read" + ("" if number is None else " from here on")
+
+
+def _line_of(name: str, text: str) -> int | None:
+    """Where a rule's name stands first."""
+    found = re.search(rf"(?<![\w-]){name}(?![\w-])", text)
+    return None if found is None else text.count("\n", 0, found.start()) + 1
 
 
 GAVE_UP = "its library gave up; write it in other words, or name another backend"

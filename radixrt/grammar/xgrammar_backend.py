@@ -144,7 +144,7 @@ class XgrammarCompiler:
 def _refusal(constraint: Constraint, words: str) -> ConstraintError:
     kind = constraint.kind
     if kind == "grammar":
-        return ConstraintError(f"{grammar_words(words)} (backend xgrammar)", param=kind)
+        return ConstraintError(f"{grammar_words(words, constraint.value)} (backend xgrammar)", param=kind)
     if "greater than" in words or "nsatisfiable" in words:
         code = UNSATISFIABLE if kind == "json_schema" else None
         return ConstraintError(f"nothing satisfies this {kind}", param=kind, code=code)

@@ -67,7 +67,7 @@ def keyed(raw: bytes, path: str, fails: Callable[[Any], bool]) -> str:
 
 def short(value: Any) -> str:
     """JSON of a value, cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 

@@ -16,12 +16,14 @@ from radixrt.errors import Forbidden, RadixrtError, Unauthorized
 from radixrt.process import request_id
 from radixrt.server.callers import ANYBODY, Caller, Callers, enter
 from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_response
+from radixrt.server.faults import short
 from radixrt.server.keys import Access
 from radixrt.server.metrics import HttpMetrics, route_of
 from radixrt.server.running import Requests
 from radixrt.server.running import current as running_now
 from radixrt.server.sse import ClientGone
 from radixrt.server.tracing import Tracing
+from radixrt.surface import write_with
 
 access_log = logging.getLogger("radixrt.access")
 
@@ -107,6 +109,7 @@ class Guard:
             return
         status, begun, name = 0, time.monotonic(), f"req_{uuid.uuid4().hex}"
         request_id.set(name)
+        write_with(short)  # errors speak JSON to who sent it
         span = self._tracing.began(scope["headers"], scope["method"]) if self._tracing is not None else None
 
         async def watched(message: Message) -> None:

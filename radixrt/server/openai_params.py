@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from radixrt.errors import InvalidRequest
-from radixrt.params import MAX_LOGPROBS, SamplingParams
+from radixrt.params import LARGEST, MAX_LOGPROBS, SamplingParams
 from radixrt.server.openai_types import ChatRequest, CommonRequest, CompletionRequest
 
 COMPLETION_MAX_TOKENS = 16
@@ -29,8 +29,8 @@ def chat_sampling(request: ChatRequest) -> SamplingParams:
                 param="max_tokens",
             )
         limit, name = request.max_completion_tokens, "max_completion_tokens"
-    if limit is not None and limit < 1:
-        raise InvalidRequest(f"{name} must be 1 or more, but is {limit}", param=name)
+    if limit is not None and not 1 <= limit <= LARGEST:
+        raise InvalidRequest(f"{name} must be between 1 and {LARGEST}, but is {limit}", param=name)
     top = request.top_logprobs
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_LOGPROBS}, but is {top}", param="top_logprobs")

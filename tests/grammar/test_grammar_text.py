@@ -33,6 +33,9 @@ def compiled(compiler: Backends, text: str) -> Grammar:
         ("%import common.INT\nstart: INT", ["12"], ["x"]),
         ('start: /a\\/b/ "%json"', ["a/b%json"], ["a/b"]),
         ('start: "a"~2..3', ["aa", "aaa"], ["a", "aaaa"]),
+        ('root ::= "" | a\na ::= "x" |', ["", "x"], ["xx"]),
+        ('start: none "x"\nnone:\n    | "y"', ["x", "yx"], ["y"]),
+        ('root ::=\n  "a" # root ::= "b"', ["a"], ["b"]),
     ],
 )
 def test_grammars_accept_their_language(
@@ -47,6 +50,12 @@ def test_grammars_accept_their_language(
     ("text", "words"),
     [
         ("root ::= missing", "missing is not defined"),
+        ("root ::=", "line 1 of the grammar: nothing stands behind root ::="),
+        ("root ::= # later\n", "line 1 of the grammar: nothing stands behind root ::="),
+        ('root ::= a "x"\na ::=\nb ::= "c"', "line 2 of the grammar: nothing stands behind a ::="),
+        ("start:", "line 1 of the grammar: nothing stands behind start:"),
+        ('?start.2: // later\nx: "a"', "line 1 of the grammar: nothing stands behind ?start.2:"),
+        ('root ::= "a"\nb ::= "x ::= y"\n\nroot ::= "b"', "line 4 of the grammar: root is defined twice"),
         ('start ::= "no"\nroot ::= start? "!"', "start is defined twice"),
         ('root ::= "a', "in the middle of a rule"),
         ('root ::= ("a"', "expected ')'"),

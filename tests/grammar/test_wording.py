@@ -138,10 +138,25 @@ def test_regexes(regex: str, words: str, backend: str, compiler: Backends) -> No
         ('foo: "a"', "no rule named start"),
         ("start: /a/ & /b/", "in capitals"),
         ("%import foo.bar\nstart: bar", "nothing to import by the name foo.bar"),
+        ("root ::= x\nx ::= y-y\n", "line 2 of the grammar: the name y-y is not defined"),
+        ("start: (\n", "line 1 of the grammar: expected ), found the end of the line"),
+        ('digits = "a" / "b"\n', "line 1 of the grammar: a rule is written `name: ...` (Lark) or `name ::= ...`"),
+        ('start: "a"\n<more> ::= "b"', "line 2 of the grammar: a rule is written"),
+        ('start: "a" /b\n\n', "line 1 of the grammar: a text, regex or sign that is not closed"),
     ],
 )
 def test_grammars(grammar: str, words: str, compiler: Backends) -> None:
     assert words in refused(compiler, "grammar", grammar).message
+
+
+@pytest.mark.parametrize(
+    ("grammar", "line"),
+    [("root ::= (", 1), ('root ::= "a"{1\n', 1), ('root ::= x\n\nx ::= "a" (\n\n', 3), ('root ::= "a" |', 1)],
+)
+def test_a_line_is_one_of_those_that_were_sent(grammar: str, line: int, compiler: Backends) -> None:
+    """The library gets a rule more, and finds what is not closed behind it."""
+    said = refused(compiler, "grammar", grammar, backend="xgrammar").message
+    assert said.startswith(f"line {line} of the grammar: ")
 
 
 def test_the_schema_of_a_tag_is_pointed_at(compiler: Backends) -> None:
@@ -153,7 +168,7 @@ def test_the_schema_of_a_tag_is_pointed_at(compiler: Backends) -> None:
 
 def test_words_that_no_table_knows_are_not_passed_on() -> None:
     strange = "assertion failed: lexer.rs says llguidance coerce_one_of"
-    said = [schema_words(strange).text, regex_words(strange), grammar_words(strange), running_words(strange)]
+    said = [schema_words(strange).text, regex_words(strange), grammar_words(strange, strange), running_words(strange)]
     for text in said:
         assert text
         assert not FOREIGN.search(text)
