@@ -66,7 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Go on past the model's end tokens. Refused with a constraint, whose end is an end token."""
     skip_special_tokens: bool = True
     logit_bias: dict[int, float] = {}
-    """Added to the logits of the given token ids; -100 and below: never, unless a constraint leaves nothing else."""
+    """Added to the logits of the given token ids, -100 to 100; -100: never, unless a constraint leaves nothing else."""
     logprobs: int | None = None
     """None: none. k in 0..20: log-probability of each chosen token, and of the k most likely ones. They are the
     model's own (log-softmax of its logits in float32), before temperature, penalties, bias and constraint."""
@@ -95,7 +95,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )
         for token, value in bias.items():
             _check(_is_integer(token, 0, LARGEST), "logit_bias", "must have token ids as keys", token)
-            _check(_is_number(value, -math.inf, math.inf), "logit_bias", "must have finite numbers as values", value)
+            _check(
+                _is_number(value, -100, 100), "logit_bias", "must have numbers between -100 and 100 as values", value
+            )
 
     def _check_integers(self) -> None:
         for name, low, high in (

@@ -218,7 +218,9 @@ class Compiler:
             code = said.code if place or said.code != NOT_ENFORCED else None
             return ConstraintError(said.text, param=place or kind, code=code)
         if kind == "grammar":
-            return ConstraintError(grammar_words(words, constraint.value, own_lines=not is_gbnf(constraint.value)), param=kind)
+            return ConstraintError(
+                grammar_words(words, constraint.value, own_lines=not is_gbnf(constraint.value)), param=kind
+            )
         return ConstraintError(f"{kind}: {regex_words(words)}", param=kind)
 
     def _refused_tag(self, constraint: Constraint, words: str) -> ConstraintError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -113,6 +113,12 @@ class OutputConfig(_In, kw_only=True):
 
 class CountTokensRequest(_In, kw_only=True):
     """Body of POST /v1/messages/count_tokens."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "prompt": "use messages",
+        "input": "use messages",
+        "response_format": "use output_config.format",
+    }
 
     messages: list[InMessage]
     model: str | None = None

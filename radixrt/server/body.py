@@ -16,6 +16,7 @@ from radixrt.errors import InvalidRequest
 from radixrt.prompts import token_array
 from radixrt.server import faults
 from radixrt.server.errors import with_status
+from radixrt.server.hints import hint
 
 T = TypeVar("T")
 
@@ -31,19 +32,6 @@ _SURROGATE = re.compile(
 )
 """Escapes of a JSON text one after the other: whole pairs, halves of one, and others."""
 
-HINTS = {
-    "guided_json": "use structured_outputs.json or response_format",
-    "guided_regex": "use structured_outputs.regex",
-    "guided_choice": "use structured_outputs.choice",
-    "guided_grammar": "use structured_outputs.grammar",
-    "guided_json_object": "use structured_outputs.json_object or response_format",
-    "guided_decoding_backend": "use backend",
-    "guided_whitespace_pattern": "use structured_outputs.whitespace_pattern",
-    "functions": "use tools",
-    "function_call": "use tool_choice",
-    "chat_template": "templates are chosen when the server starts (--chat-template)",
-}
-"""What to do instead of parameters that other servers know."""
 OLD_FIELDS = {".function_call": "a call belongs into tool_calls"}
 """What to do instead of fields of messages that only old clients fill."""
 
@@ -111,18 +99,18 @@ def named(message: str, raw: bytes = b"", kind: Any = None) -> InvalidRequest:
     unknown, missing = _UNKNOWN.match(text), _MISSING.match(text)
     if unknown:
         param = _join(path, unknown["name"])
-        hint = HINTS.get(unknown["name"], "it would be ignored, so it is refused")
-        return InvalidRequest(f"unknown parameter {param}: {hint}", param=param, code="unknown_parameter")
+        advice = hint(unknown["name"], pattern, kind)
+        return InvalidRequest(f"unknown parameter {param}: {advice}", param=param, code="unknown_parameter")
     if missing:
         param = _join(path, missing["name"])
         return InvalidRequest(f"{param} is required", param=param, code="missing_parameter")
     if not path:
         return InvalidRequest(f"the body must be a JSON object: {text[:1].lower()}{text[1:]}", code="invalid_json")
     text = faults.cut(text)
-    hint = "".join(f"; {words}" for name, words in OLD_FIELDS.items() if path.startswith("messages") and name in path)
+    old = "".join(f"; {words}" for name, words in OLD_FIELDS.items() if path.startswith("messages") and name in path)
     told = faults.told(raw, kind, pattern, text)
     of = "of each key " if at and at["key"] else ""
-    return InvalidRequest(f"{path}: {of}{text[:1].lower()}{text[1:]}{told}{hint}", param=path)
+    return InvalidRequest(f"{path}: {of}{text[:1].lower()}{text[1:]}{told}{old}", param=path)
 
 
 def _message(body: Any, kind: Any) -> str | None:

@@ -120,6 +120,15 @@ def _allowed(kind: Any, steps: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def fields(kind: Any, path: str) -> list[str]:
+    """Names that the object at `path` (as msgspec writes it) of a body of type `kind` may have."""
+    kinds = [inspect.type_info(kind)]
+    for step in _STEP.finditer(path):
+        key = step[1] or ("#" if step[2].isdigit() else step[2])
+        kinds = [inner for each in kinds for inner in _inside(each, key)]
+    return [field.encode_name for each in _flat(kinds) if isinstance(each, inspect.StructType) for field in each.fields]
+
+
 def allowed(kind: Any, steps: tuple[str, ...]) -> list[str]:
     """The words that may stand in the field at `steps` of `kind`; [] where it is not a choice of words."""
     return list(_allowed(kind, tuple("#" if step.isdigit() else step for step in steps)))

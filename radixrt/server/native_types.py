@@ -6,7 +6,7 @@ Token ids are plain lists, bytes are base64; a prompt is text, a list of token i
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,6 +28,11 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True
 
 class GenerateRequest(Body, kw_only=True, frozen=True):
     """POST /generate. Answered by a Generation, or with `stream` by events that each hold a Delta, then [DONE]."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "messages": "a conversation is a prompt of the type ChatPrompt here, or goes to /v1/chat/completions",
+        "input": "use prompt",
+    }
 
     prompt: str | list[TokenId] | TextPrompt | TokensPrompt | ChatPrompt
     sampling: SamplingParams = SamplingParams()

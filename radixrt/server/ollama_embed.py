@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 import anyio.to_thread
 import msgspec
@@ -22,6 +23,8 @@ from radixrt.server.state import ServerState
 
 class EmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /api/embed."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {"prompt": "it is for /api/embeddings; here it is the input"}
 
     model: str
     input: str | list[str] = ""
@@ -46,6 +49,8 @@ class EmbedAnswer(msgspec.Struct, kw_only=True):
 
 class EmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /api/embeddings."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {"input": "it is for /api/embed; here it is the prompt"}
 
     model: str
     prompt: str = ""

@@ -57,6 +57,12 @@ def _request(
 ) -> OpenAiChat:  # fmt: skip
     options = given or Options()
     check_context(options, info)
+    if options.num_predict < -2:
+        raise InvalidRequest(
+            "options.num_predict must be a number of tokens, or -1 or -2 (until the model ends or the context is "
+            f"full), but is {options.num_predict}",
+            param="options.num_predict",
+        )
     return OpenAiChat(
         messages=messages,
         max_tokens=options.num_predict if options.num_predict >= 0 else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -25,7 +25,7 @@ class Options(_In, kw_only=True):
     top_p: float = 0.9
     min_p: float | None = None
     num_predict: int = -1
-    """Below 0: until the model ends or the context is full."""
+    """-1 and -2: until the model ends or the context is full."""
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
@@ -37,6 +37,10 @@ class Options(_In, kw_only=True):
 
 class GenerateRequest(_In, kw_only=True):
     """Body of POST /api/generate."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "messages": "a conversation goes to /api/chat",
+    }
 
     model: str
     prompt: str = ""
@@ -79,6 +83,12 @@ class InMessage(_In, kw_only=True):
 
 class ChatRequest(_In, kw_only=True):
     """Body of POST /api/chat."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "prompt": "a prompt goes to /api/generate; here it is a message of messages",
+        "system": "it is a message of the role system here",
+        "raw": "it is for /api/generate",
+    }
 
     model: str
     messages: list[InMessage] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import anyio.to_thread
 import msgspec
@@ -24,6 +24,8 @@ LARGE_ANSWER = 65_536
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/embeddings. A field that is null counts as absent; one that is not here is refused."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {name: "use input" for name in ("prompt", "messages", "text")}
 
     input: str | list[str | TokenId | list[TokenId]]
     """A text, its token ids (used as they are, so with what stands around a text), or a list of either."""

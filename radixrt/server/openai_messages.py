@@ -8,6 +8,7 @@ from typing import Any
 from radixrt.errors import InvalidRequest
 from radixrt.messages import RESERVED_VARIABLES, ChatMessage, ChatPrompt
 from radixrt.server.faults import short
+from radixrt.server.hints import REFUSED
 from radixrt.server.openai_types import ChatRequest, InMessage, Tool, ToolCall
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -101,11 +102,12 @@ def _part(part: dict[str, Any], where: str, role: str) -> str:
     kinds = ("text", "refusal") if role == "assistant" else ("text",)
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidRequest(
-            f"{where} is a part of type {short(kind)}; this model reads only parts of type 'text'", param=f"{where}.type"
+            f"{where} is a part of type {short(kind)}; this model reads only parts of type 'text'",
+            param=f"{where}.type",
         )
     if unknown := sorted(part.keys() - HARMLESS - {kind}):
         raise InvalidRequest(
-            f"unknown parameter {where}.{unknown[0]}: it would be ignored, so it is refused",
+            f"unknown parameter {where}.{unknown[0]}: {REFUSED}",
             param=f"{where}.{unknown[0]}", code="unknown_parameter",
         )  # fmt: skip
     text = _required(part, kind, where)

@@ -5,7 +5,7 @@ Every optional field may be null, which means the same as leaving it out. A fiel
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -131,6 +131,14 @@ class CommonRequest(_Struct, kw_only=True):
 class CompletionRequest(CommonRequest, kw_only=True):
     """Body of POST /v1/completions."""
 
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "messages": "a conversation goes to /v1/chat/completions; here the text to continue is the prompt",
+        "input": "use prompt",
+        "top_logprobs": "logprobs is their number here",
+        "tools": "tools go to /v1/chat/completions",
+        "max_completion_tokens": "use max_tokens",
+    }
+
     prompt: str | list[str | TokenId | list[TokenId]]
     echo: bool | None = None
     logprobs: int | None = None
@@ -227,6 +235,14 @@ class InMessage(_Struct, kw_only=True):
 
 class ChatRequest(CommonRequest, kw_only=True):
     """Body of POST /v1/chat/completions."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "prompt": "a text to continue goes to /v1/completions; here it is a message of messages",
+        "input": "it is for /v1/responses; here it is messages",
+        "system": "it is a message of the role system here",
+        "instructions": "it is a message of the role system here",
+        "echo": "it is for /v1/completions",
+    }
 
     messages: list[InMessage]
     max_completion_tokens: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -93,6 +93,13 @@ class StreamOptions(_In, kw_only=True):
 
 class ResponsesRequest(_In, kw_only=True):
     """Body of POST /v1/responses."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "messages": "they go to /v1/chat/completions; here they are the input",
+        "prompt": "use input",
+        "response_format": "use text.format",
+        "reasoning_effort": "use reasoning.effort",
+    }
 
     input: str | list[InputItem]
     model: str | None = None

@@ -104,6 +104,71 @@ def test_a_word_that_is_none_is_told_those_there_are(served: Served, path: str, 
     assert all(word in said for word in words), said
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/chat/completions", {"prompt": "Hi"}, ["prompt", "/v1/completions"]),
+        ("/v1/chat/completions", {"input": "Hi"}, ["input", "/v1/responses"]),
+        ("/v1/chat/completions", {"system": "Hi"}, ["role system"]),
+        ("/v1/chat/completions", {"temprature": 1}, ["did you mean temperature?"]),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "contents": "Hi"}]}, ["did you mean content?"]),
+        ("/v1/chat/completions", {"max_output_tokens": 5}, ["use max_tokens"]),
+        ("/v1/chat/completions", {"guided_json": {}}, ["structured_outputs.json"]),
+        ("/v1/chat/completions", {"mood": "good"}, ["would be ignored"]),
+        ("/v1/completions", {"messages": GOOD["messages"]}, ["messages", "/v1/chat/completions"]),
+        ("/v1/completions", {"stop_sequences": ["x"]}, ["use stop"]),
+        ("/v1/responses", {"messages": GOOD["messages"]}, ["/v1/chat/completions", "input"]),
+        ("/v1/responses", {"max_tokens": 5}, ["use max_output_tokens"]),
+        ("/v1/responses", {"guided_json": {}}, ["would be ignored"]),
+        ("/v1/messages", {"prompt": "Hi"}, ["use messages"]),
+        ("/v1/embeddings", {"prompt": "Hi"}, ["use input"]),
+        ("/api/chat", {"model": "fake", "prompt": "Hi"}, ["/api/generate"]),
+        ("/api/generate", {"model": "fake", "messages": GOOD["messages"]}, ["/api/chat"]),
+        ("/api/generate", {"model": "fake", "options": {"max_tokens": 5}}, ["options.max_tokens", "use num_predict"]),
+        ("/api/embed", {"model": "fake", "prompt": "Hi"}, ["/api/embeddings"]),
+        ("/generate", {"messages": GOOD["messages"]}, ["ChatPrompt", "/v1/chat/completions"]),
+        ("/generate", {"text": "Hi", "sampling_params": {}}, ["use prompt"]),
+        ("/generate", {"prompt": "Hi", "sampling": {"max_new_tokens": 5}}, ["sampling.max_new_tokens: use max_tokens"]),
+    ],
+)  # fmt: skip
+def test_a_parameter_of_another_route_is_told_where_it_belongs(
+    served: Served, path: str, body: Any, words: list[str]
+) -> None:
+    response = served.post(path, body)
+    assert response.status_code == 400, response.text
+    said = message_of(path, response.content)
+    assert said.startswith("unknown parameter ") and all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/chat/completions", {"seed": 2**70}, "or null, but is"),
+        ("/v1/chat/completions", {"max_tokens": 2**40}, "max_tokens must be between 1 and 2147483647, but is"),
+        ("/v1/chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens must be between 1 and"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": True}]}]}, "of type true"),
+        ("/v1/completions", {"logprobs": 21}, "or null, but is 21"),
+        ("/v1/responses", {"max_output_tokens": 2**40}, "max_output_tokens must be between 1 and"),
+        ("/v1/messages", {"max_tokens": 0}, "max_tokens must be between 1 and"),
+        ("/api/chat", {"model": "fake", "messages": GOOD["messages"], "options": {"seed": 2**70}}, "options.seed must"),
+        ("/api/chat", {"model": "fake", "messages": GOOD["messages"], "options": {"num_predict": -5}}, "-1 or -2"),
+        ("/generate", {"sampling": {"max_tokens": -1}}, "or null, but is -1"),
+        ("/generate", {"sampling": {"stop": [""]}}, 'but is [""]'),
+        ("/generate", {"constraint": {"kind": "regex", "value": "a", "any_whitespace": True}}, "but is true"),
+        ("/v1/programs", {"items": [{"type": "Gen", "index": 0, "sampling": {"seed": 2**70}}]}, "or null"),
+    ],
+)  # fmt: skip
+def test_values_are_written_as_json_writes_them(served: Served, path: str, body: Any, words: str) -> None:
+    fields = fields_of(next(route.body for route in WITH_BODY if route.path == path))
+    good = {name: value for name, value in GOOD.items() if name in fields and not path.startswith("/api/")}
+    if "completion" in str(body):
+        del good["max_tokens"]
+    response = served.post(path, {**good, **body})
+    assert response.status_code == 400, response.text
+    said = message_of(path, response.content)
+    assert words in said and "None" not in said, said
+
+
 def test_a_compressed_body_is_told_what_it_was_called(served: Served) -> None:
     response = served.http.post("/v1/completions", content=b"x", headers={"content-encoding": "gzip"})
     assert response.status_code == 415 and "'gzip'" in response.json()["error"]["message"]

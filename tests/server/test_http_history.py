@@ -46,6 +46,13 @@ def test_arguments_are_text_or_the_object(served: Served, arguments: Any, text: 
         assert error["param"] == "messages[1].tool_calls[0].function.arguments"
 
 
+def test_a_result_whose_call_was_cut_off_is_told_to_the_template(served: Served) -> None:
+    """Agents cut long histories at the front, and servers of open models take what is left."""
+    for more in ({"tool_call_id": "gone"}, {"tool_call_id": "gone", "name": "f"}, {}):
+        result = seen(served, {"role": "tool", "content": "12", **more}, USER)[1]
+        assert (result.role, result.content, result.tool_call_id) == ("tool", "12", more.get("tool_call_id"))
+
+
 def test_what_the_sdk_parsed_comes_back_with_the_answer(served: Served) -> None:
     answer = {"role": "assistant", "content": '{"a":1}', "parsed": {"a": 1}, "refusal": None, "tool_calls": None}
     call = called('{"a": 1}', parsed_arguments={"a": 1}) | {"parsed": None}

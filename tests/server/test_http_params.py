@@ -74,6 +74,7 @@ def test_harmless_parameters_are_taken(served: Served, harmless: dict[str, Any])
         ({"min_p": 2}, "min_p"), ({"seed": 1.5}, "seed"), ({"seed": 2**70}, "seed"), ({"stop": [""]}, "stop"),
         ({"stop": ""}, "stop"), ({"stop": [None]}, "stop[0]"), ({"stop": ["x"] * 65}, "stop"),
         ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"0": 1, "1": "x"}}, "logit_bias.1"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"), ({"logit_bias": {"1": -100.5}}, "logit_bias"),
         ({"stream": "yes"}, "stream"), ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"a": 1}}, "stream_options.a"), ({"store": True}, "store"),
         ({"modalities": ["audio"]}, "modalities[0]"), ({"reasoning_effort": "high"}, "reasoning_effort"),

@@ -44,6 +44,7 @@ def test_chat(client: ollama.Client, served: Served) -> None:
     assert "".join(line.message.content or "" for line in lines) == REPLY
     assert [line.done for line in lines] == [False] * (len(lines) - 1) + [True]
     assert lines[-1].eval_count == answer.eval_count
+    assert client.chat(model="fake", messages=HI, options={"num_predict": -2}).message.content == REPLY
     cut = client.chat(model="fake", messages=HI, options={"num_predict": 3})
     assert cut.done_reason == "length"
 
