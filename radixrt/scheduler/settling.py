@@ -71,6 +71,7 @@ class Settler:
         if token < 0:
             self.ends.fail(request, self._why_nothing(row))
             return
+        self.drafter.sampled(row)
         now = self.clock()
         self.stats.token(now - row.last_token_at if row.last_token_at else None)
         row.last_token_at = now

@@ -289,13 +289,15 @@ def test_a_guess_goes_along_its_constraint() -> None:
     matcher = EvenMatcher(30)  # any even token, three that are certain, any even token, ...
     assert [matcher.required()] == [None]
     certain = [4, 6, 8]
-    assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 8).chain == [2, *certain, 10]
-    assert walk(matcher, [2], 0.9, 0.1, 8).chain == [2, *certain]
-    other = walk(matcher, [2, 60, 62], 0.9, 0.1, 8)
-    assert (other.chain, other.own) == ([2, *certain], 1)  # what is required stands in for the guess
-    assert walk(matcher, [3, 4], 0.9, 0.1, 8).chain == []  # refused
-    assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 2).chain == [2, 4]
-    assert walk(matcher, [2, 4], 0.4, 0.5, 8).chain == []  # it does not pay
+    for jumps in (False, True):
+        assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 8, jumps=jumps).chain == [2, *certain, 10]
+        assert walk(matcher, [2], 0.9, 0.1, 8, jumps=jumps).chain == [2, *certain]
+        other = walk(matcher, [2, 60, 62], 0.9, 0.1, 8, jumps=jumps)
+        assert (other.chain, other.own) == ([2, *certain], 1)  # what is required stands in for the guess
+        assert walk(matcher, [3, 4], 0.9, 0.1, 8, jumps=jumps).chain == []  # refused
+        assert walk(matcher, [2, 4], 0.4, 0.5, 8, jumps=jumps).chain == []  # it does not pay
+    assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 2, jumps=False).chain == [2, 4]
+    assert walk(matcher, [2, 4, 6, 8, 10], 0.9, 0.1, 2, jumps=True).chain == []  # what it leads to is certain anyway
     assert matcher.seen == 0
 
 

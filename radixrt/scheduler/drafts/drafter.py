@@ -11,13 +11,13 @@ from radixrt.messages import StepResult
 from radixrt.scheduler.batch import PlannedRow
 from radixrt.scheduler.drafts.certain import foreword, needs_no_sample, take_certain
 from radixrt.scheduler.drafts.cost import StepCost
+from radixrt.scheduler.drafts.ending import Endings
 from radixrt.scheduler.drafts.forced import ForcedSource
 from radixrt.scheduler.drafts.guess import NOTHING, DraftSource, Guess
-from radixrt.scheduler.drafts.lines import allowed
 from radixrt.scheduler.drafts.model import ModelSource
 from radixrt.scheduler.drafts.rates import best_length
 from radixrt.scheduler.drafts.tree import BRANCH_TOKENS, MOST_TOKENS, TreeSource
-from radixrt.scheduler.drafts.walk import walk
+from radixrt.scheduler.drafts.walk import useful, walk
 from radixrt.scheduler.requests import Limits, Row
 
 AHEAD = 0.08
@@ -33,6 +33,7 @@ class Drafter:
     cost: StepCost = field(default_factory=StepCost)
     model: ModelSource | None = None
     tree: TreeSource | None = None
+    endings: Endings = field(default_factory=Endings)
     _forced_at: int = -1
     proposed: dict[str, int] = field(default_factory=dict)
     """Tokens verified, by source."""
@@ -61,7 +62,8 @@ class Drafter:
     # --- planning -------------------------------------------------------------------------------------------------
 
     def holds(self, rows: list[Row]) -> bool:
-        """No step is planned ahead: what the rows can guess once their tokens are known is expected to save more.
+        """No step is planned ahead: what the rows can guess once their tokens are known is expected to save more, or
+        many of them are expected to end with those tokens: they would be in that step for nothing, and newcomers not.
 
         Nor while guesses are under way: their rows would miss the step.
         """
@@ -78,9 +80,14 @@ class Drafter:
         return rows > most if most is not None else self.cost.price(rows) > 0.95
 
     def _gain(self, row: Row, price: float, wide: bool) -> float:
-        """Tokens that the row's next guess is expected to save, less what verifying it costs."""
+        """What the row is expected to save where nothing is planned ahead, in steps."""
         if not row.pending:
             return 0.0  # what it can guess it can guess now
+        ends = self.endings.odds(row)
+        return ends * (AHEAD + price) + (1.0 - ends) * self._guess_gain(row, price, wide)
+
+    def _guess_gain(self, row: Row, price: float, wide: bool) -> float:
+        """Tokens that the row's next guess is expected to save, less what verifying it costs."""
         for source in self.sources:
             if wide and source.name != "forced":
                 continue
@@ -112,11 +119,14 @@ class Drafter:
         """The guess as far as it pays, ends nowhere and is allowed."""
         if not guess.chain:
             return NOTHING
+        jumps = self.jumps(row)
         if row.matcher is not None and guess.source != "forced":
-            found = walk(row.matcher, self._open_ended(row, guess.chain), guess.odds, price, most)
+            found = walk(row.matcher, self._open_ended(row, guess.chain), guess.odds, price, most, jumps=jumps)
             chain, own = found.chain, found.own
         else:
             chain = self._open_ended(row, guess.chain[: best_length(guess.odds, price, most)])
+            if row.matcher is not None:
+                chain = chain[: useful(row.matcher, chain, jumps=jumps)]
             own = len(chain)
         if not chain:
             return NOTHING
@@ -127,7 +137,7 @@ class Drafter:
             if branch.odds <= price or branch.fork >= own or not tokens:
                 continue
             if row.matcher is not None:
-                tokens = tokens[: allowed(row.matcher, tokens, chain[: branch.fork])]
+                tokens = tokens[: useful(row.matcher, tokens, chain[: branch.fork], jumps=jumps)]
             if tokens:
                 branches.append(replace(branch, tokens=tokens))
         return replace(guess, chain=chain, branches=tuple(branches)).cut(most)
@@ -190,7 +200,12 @@ class Drafter:
         for source in self.sources:
             source.learn(row, token, certain=certain)
 
+    def sampled(self, row: Row) -> None:
+        """A sample of the row has come."""
+        self.endings.sampled(row)
+
     def ended(self, row: Row) -> None:
+        self.endings.ended(row)
         for source in self.sources:
             source.ended(row)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -49,22 +48,6 @@ def _fill_behind(matcher: Matcher, bitmask: Bitmask, line: int, *, guessed: bool
         if not guessed:
             raise
         bitmask[line] = 0  # a dead end behind a guess is one only if the guess holds
-
-
-def allowed(matcher: Matcher, tokens: Sequence[int], before: Sequence[int] = ()) -> int:
-    """How many of `tokens`, behind `before`, the constraint takes.
-
-    Where the constraint gives up (a limit), that is for the row's next mask to say: here it takes nothing.
-    """
-    taken = 0
-    with suppress(RadixrtError):
-        for token in (*before, *tokens):
-            matcher.accept(token)
-            taken += 1
-    with suppress(RadixrtError):
-        matcher.rollback(taken)
-        return max(taken - len(before), 0)
-    return 0
 
 
 def _forced(run: list[int], path: list[int], bitmask: Bitmask) -> list[int]:

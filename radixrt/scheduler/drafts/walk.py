@@ -1,4 +1,9 @@
-"""A guess along a constraint: what it requires is put in, what it refuses cuts the guess off."""
+"""A guess along a constraint: what it requires is put in, what it refuses cuts the guess off, and so does its end.
+
+A token is guessed for what is sampled behind it. Where a token is certain or the text must end, nothing is: a guess
+that leads there goes no further than to the last choice before it. Of a choice among labels that begin differently
+nothing is guessed, however well it is foretold: the sample that is due decides it.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +23,25 @@ class Walk:
     own: int = 0
 
 
-def walk(matcher: Matcher, guess: Sequence[int], odds: float, price: float, most: int) -> Walk:
+def walk(matcher: Matcher, guess: Sequence[int], odds: float, price: float, most: int, *, jumps: bool) -> Walk:
     """Up to `most` tokens of which each pays: a token of the guess holds with `odds` given those before it, one that is
-    required with certainty.
+    required with certainty. `jumps`: what is certain is taken without a sample.
 
     The rule is that of `rates.best_length`: what a further token adds only falls, so the first that does not raise the
     tokens of a step over its cost ends the walk. The matcher comes back where it was.
 
     Where the constraint gives up (a limit), that is for the row's next mask to say: here it takes nothing more.
     """
-    found, straight = Walk(), True
+    found, straight, worth = Walk(), True, 0
     best, gained, power = 1.0, 1.0, 1.0
     with suppress(RadixrtError):
-        while len(found.chain) < most and not matcher.must_stop:
-            ours = guess[len(found.chain)] if straight and len(found.chain) < len(guess) else None
+        while not matcher.must_stop:
             required = matcher.required()
+            if required is None or not jumps:
+                worth = len(found.chain)
+            if len(found.chain) >= most:
+                break
+            ours = guess[len(found.chain)] if straight and len(found.chain) < len(guess) else None
             token = ours if required is None else required
             if token is None:
                 break
@@ -51,4 +60,25 @@ def walk(matcher: Matcher, guess: Sequence[int], odds: float, price: float, most
             found.own += straight
     with suppress(RadixrtError):
         matcher.rollback(len(found.chain))
-    return found
+    return Walk(found.chain[:worth], min(found.own, worth))
+
+
+def useful(matcher: Matcher, tokens: Sequence[int], before: Sequence[int] = (), *, jumps: bool) -> int:
+    """How many of `tokens`, behind `before`, the constraint takes and are worth a guess; the matcher comes back.
+
+    Where the constraint gives up (a limit), that is for the row's next mask to say: here it takes nothing.
+    """
+    taken = worth = 0
+    with suppress(RadixrtError):
+        for token in (*before, *tokens):
+            matcher.accept(token, guessed=True)
+            taken += 1
+            if taken > len(before):
+                if matcher.must_stop:
+                    break
+                if not jumps or matcher.required() is None:
+                    worth = taken - len(before)
+    with suppress(RadixrtError):
+        matcher.rollback(taken)
+        return worth
+    return 0
