@@ -177,8 +177,8 @@ def create_app(
         app.add_middleware(
             RequireKey, callers=Callers(keys), access={route.path: route.access for route in ROUTES}
         )  # fmt: skip
-    if allowed_hosts is not None:
-        app.add_middleware(CheckHost, allowed=allowed_hosts, origins=["*"] if keys else cors_origins)
+    anywhere = allowed_hosts is None or keys
+    app.add_middleware(CheckHost, allowed=allowed_hosts, origins=["*"] if anywhere else cors_origins)
     app.add_middleware(Guard, metrics=app.state.http_metrics, requests=state.requests, tracing=tracing)
     if cors_origins:
         app.add_middleware(

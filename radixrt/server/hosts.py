@@ -1,5 +1,7 @@
 """Whether a request's Host header names this server, and whether a page of another site has sent it.
 
+A request of HTTP/1.1 has one such header (RFC 9112, section 3.2), HTTP/1.0 may leave it out; any other is a 400.
+
 A page of any web site can make a browser send requests to a loopback address under the site's own name (DNS rebinding);
 the Host header then is that name. A server on a loopback address therefore answers only to names of the loopback.
 
@@ -16,26 +18,36 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from radixrt.errors import Forbidden, StartupError
+from radixrt.errors import Forbidden, InvalidRequest, RadixrtError, StartupError
 from radixrt.server.errors import error_response
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class CheckHost:
-    """Refuse requests whose Host is neither a loopback name nor one of `allowed`, whatever the port; and all but safe
-    methods from pages whose origin has no such name and is not in `origins` (`*`, the default: any page may)."""
+    """Refuse requests whose Host is neither a loopback name nor one of `allowed`, whatever the port (None: any will
+    do); and all but safe methods from pages whose origin has no such name and is not in `origins` (`*`, the default:
+    any page may)."""
 
-    def __init__(self, app: ASGIApp, *, allowed: Iterable[str] = (), origins: Iterable[str] = ("*",)) -> None:
+    def __init__(
+        self, app: ASGIApp, *, allowed: Iterable[str] | None = (), origins: Iterable[str] = ("*",)
+    ) -> None:  # fmt: skip
         self._app = app
-        self._allowed = frozenset(name.lower() for name in allowed)
+        self._any = allowed is None
+        self._allowed = frozenset(name.lower() for name in allowed or ())
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            # HTTP/1.0 may leave it out; two of them are two opinions.
-            if len(given) > 1 or (given and not self._is_ours(given[0])):
+            if len(given) > 1 or (not given and scope["http_version"] != "1.0"):
+                count = "no" if not given else "more than one"
+                refused: RadixrtError = InvalidRequest(
+                    f"the request has {count} Host header, but HTTP/1.1 asks for one", code="invalid_host"
+                )
+                await error_response(refused, scope["path"])(scope, receive, send)
+                return
+            if given and not (self._any or self._is_ours(given[0])):
                 refused = Forbidden(
                     "the Host header names another server; allow a name with --allowed-host", code="host_not_allowed"
                 )

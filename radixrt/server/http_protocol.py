@@ -1,11 +1,17 @@
-"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks: a request's head in size and time, and unread answers."""
+"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks: a request's head in size and time, and unread answers.
+
+What is no HTTP is answered in the shape of all errors, and logged with its sender.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from radixrt.errors import InvalidRequest
+from radixrt.server.errors import error_body
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +21,10 @@ WRITE_TIMEOUT_S = 60.0
 """How long a client may leave what was sent to it unread, once the buffers of both ends are full."""
 HEAD_TIMEOUT_S = 30.0
 """From the first byte of a request to the end of its headers; and from the connection to the first byte."""
+INVALID = "Invalid HTTP request received."
+"""uvicorn's words, in its log too, where `serve` leaves them out: they say nothing of who sent it."""
+TLS_BEGINS = b"\x16\x03"
+"""What a client sends first that was given https:// for the address of a server without certificate."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -25,6 +35,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _in_head = False
+    _first = b""
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
@@ -38,6 +49,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._first = self._first or data[:2]
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
@@ -54,6 +66,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read, and close. Behind a request it is left unread: the connection ends with the
+        answer to that request, which nothing is written into."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            return
+        if msg == INVALID:
+            secure = self._first == TLS_BEGINS
+            msg = (
+                "this is TLS, and the server speaks plain HTTP: write http://" if secure else "this is no HTTP request"
+            )
+            logger.warning("refused %s: %s", f"{self.client[0]}:{self.client[1]}" if self.client else "a client", msg)
+        body = error_body(InvalidRequest(msg, code="invalid_http"))
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[400] + head + body)
+        self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """A request to go on in another protocol (a WebSocket) is answered as any other: nobody need be warned of what

@@ -17,7 +17,7 @@ from radixrt.errors import EngineDead
 from radixrt.results import ModelInfo
 from radixrt.server.app import create_app
 from radixrt.server.hosts import is_loopback
-from radixrt.server.http_protocol import BoundedHttpProtocol
+from radixrt.server.http_protocol import INVALID, BoundedHttpProtocol
 from radixrt.server.keys import Keys
 from radixrt.server.listening import Tls, bind, bind_unix, url_of
 from radixrt.server.restarts import Restarts
@@ -98,7 +98,7 @@ def serve(
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
         lifespan="on",
     )
-    logging.getLogger("uvicorn.error").addFilter(_no_cancellations)
+    logging.getLogger("uvicorn.error").addFilter(_worth_saying)
     server = _Server(config, state, dead_grace_s)
     if on_bound is not None:
         on_bound(url_of(listener, "https" if tls else "http"))
@@ -114,9 +114,11 @@ def serve(
         raise EngineDead("a process of the engine died; the server has stopped", code="process_died")
 
 
-def _no_cancellations(record: logging.LogRecord) -> bool:
+def _worth_saying(record: logging.LogRecord) -> bool:
     """A task that is cancelled because the server stops is no fault: uvicorn would print its traceback, and call what
-    the drain's deadline cuts off an error."""
+    the drain's deadline cuts off an error. What is no HTTP our protocol has logged with its sender."""
+    if record.msg == INVALID:
+        return False
     if str(record.msg).startswith("Cancel %s running task"):
         record.levelno, record.levelname = logging.WARNING, "WARNING"
         record.msg = "%s requests were not done in the time for draining, and end in an error"

@@ -300,6 +300,30 @@ def test_heads_are_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> 
                 assert client.get("/health").status_code == 200
 
 
+def test_what_is_no_http_is_refused_and_logged_with_its_sender(caplog: pytest.LogCaptureFixture) -> None:
+    with really_serving() as url:
+        for data, words in ((b"hello\r\n\r\n", "no HTTP request"), (b"\x16\x03\x01\x02\x00\x01", "TLS")):
+            caplog.clear()
+            with connect(url) as connection:
+                connection.sendall(data)
+                answer = b"".join(iter(lambda at=connection: at.recv(4096), b""))
+                port = connection.getsockname()[1]
+            assert answer.startswith(b"HTTP/1.1 400")
+            error = error_of(httpx.Response(400, content=answer.split(b"\r\n\r\n", 1)[1]), 400)
+            assert error["code"] == "invalid_http" and words in error["message"]
+            said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+            assert len(said) == 1 and said[0].startswith(f"refused 127.0.0.1:{port}: ") and words in said[0]
+
+
+def test_what_follows_a_request_is_not_answered_in_its_answer(served: Served) -> None:
+    for body, end in ((b'{"prompt": "Hi", "stream": true}', b"data: [DONE]"), (b'{"prompt": "Hi"}', b"}")):
+        with socket.create_connection(served.address(), timeout=20) as connection:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body + b"\x00\x01 no request\r\n\r\n")
+            got = b"".join(iter(lambda at=connection: at.recv(4096), b""))
+        assert got.startswith(b"HTTP/1.1 200") and got.count(b"HTTP/1.1") == 1 and end in got
+
+
 def test_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "radixrt.sock"
     abandoned = socket.socket(socket.AF_UNIX)

@@ -9,7 +9,7 @@ from radixrt.messages import TextPrompt
 from radixrt.server.hosts import origins_of
 from radixrt.server.keys import keys_of
 
-from .conftest import serving
+from .conftest import Served, serving
 from .events import error_of
 from .fake_backend import FakeBackend
 from .test_guard import bearer, raw
@@ -41,7 +41,21 @@ def test_host_names_on_a_loopback_address() -> None:
             assert response.status_code == 403, bad
             assert response.json()["error"]["code"] == "host_not_allowed"
         twice = raw(served, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.test\r\n\r\n")
-        assert twice.startswith(b"HTTP/1.1 4")
+        assert twice.startswith(b"HTTP/1.1 400") and b'"code":"invalid_host"' in twice
+
+
+def test_http_1_1_asks_for_one_host_header(served: Served) -> None:
+    """RFC 9112, section 3.2; also where any name will do."""
+    for head, answer in (
+        (b"GET /v1/models HTTP/1.1\r\n", b"HTTP/1.1 400"),
+        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n", b"HTTP/1.1 400"),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: a\r\n", b"HTTP/1.1 400"),
+        (b"GET /v1/models HTTP/1.1\r\nHost:\r\n", b"HTTP/1.1 200"),
+        (b"GET /v1/models HTTP/1.1\r\nhost: any.example\r\n", b"HTTP/1.1 200"),
+        (b"GET /v1/models HTTP/1.0\r\n", b"HTTP/1.1 200"),
+    ):
+        got = raw(served, head + b"\r\n{}")
+        assert got.startswith(answer) and (answer.endswith(b"200") or b"invalid_host" in got), (head, got)
 
 
 def test_pages_of_other_sites_start_nothing_on_a_loopback_address() -> None:
