@@ -277,9 +277,15 @@ class Decoder:
         return self.narrow is not None and lines <= self.narrow.most_logits
 
     def choose(
-        self, hidden: torch.Tensor, allowed: int, mask_of: np.ndarray | None, masks: np.ndarray | None
-    ) -> torch.Tensor:
-        """The most likely tokens, int64[K], of hidden [K, hidden], without their logits: see `NarrowLinear.choose`."""
+        self,
+        hidden: torch.Tensor,
+        allowed: int,
+        mask_of: np.ndarray | None,
+        masks: np.ndarray | None,
+        whole: np.ndarray | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most likely tokens, int64[K], of hidden [K, hidden], and the logits of the lines `whole` alone: see
+        `NarrowLinear.choose`."""
         if self.narrow is None:
             raise RuntimeError("only the compiled path chooses without logits")
-        return self.narrow.head.choose(hidden, allowed, mask_of, masks)
+        return self.narrow.head.choose(hidden, allowed, mask_of, masks, whole)

@@ -130,18 +130,24 @@ class Rows:
             uniforms=uniforms(self._seed[rows], positions),
         )
 
-    def plain(self, rows: np.ndarray) -> bool:
-        """Whether all of `rows` take their most likely token, and nobody asks for log-probabilities: logits are needed
-        for nothing else."""
+    def plain(self, rows: np.ndarray) -> np.ndarray:
+        """bool[K]: those of `rows` that take their most likely token, without log-probabilities: logits are needed for
+        nothing else."""
         greedy = (self._temperature[rows] < GREEDY_BELOW) | (self._top_k[rows] == 1)
-        return not (~greedy | self._ruled[rows] | (self.logprobs[rows] >= 0)).any()
+        plain: np.ndarray = greedy & ~self._ruled[rows] & (self.logprobs[rows] < 0)
+        return plain
 
     def adjustments(
-        self, rows: np.ndarray, positions: np.ndarray, standing: Standing | None = None
+        self,
+        rows: np.ndarray,
+        positions: np.ndarray,
+        standing: Standing | None = None,
+        lines: np.ndarray | None = None,
     ) -> Adjustments | None:
         """The rules of `rows`, entry i for row i of the logits; None where no row has any.
 
-        `standing`: on which guesses the lines stand, which count as generated for these lines alone.
+        `standing`: on which guesses the step's lines stand, which count as generated for these lines alone; `lines`
+        (int64[K]): which of these lines the rows are of, where not of all.
         """
         places = np.flatnonzero(self._ruled[rows])
         if not places.size:
@@ -153,7 +159,7 @@ class Rows:
             for i, rule in zip(at, rules, strict=True)
         ]
         counted = [
-            (i, rule, *_seen(rule.counts, i, standing))
+            (i, rule, *_seen(rule.counts, i if lines is None else int(lines[i]), standing))
             for i, rule in zip(at, rules, strict=True)
             if rule.counts is not None
         ]

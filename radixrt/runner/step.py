@@ -1,7 +1,7 @@
-"""One step: a plan becomes hidden states, logits, tokens and the answer to the scheduler.
+"""One step: a plan becomes hidden states, tokens and the answer to the scheduler.
 
-apply closes, opens -> check and lay out -> fill in last tokens -> forward -> logits, their log-probabilities,
-biases, penalties, bans -> wait for the token masks -> masks -> draw -> remember the tokens -> answer
+apply closes, opens -> check and lay out -> fill in last tokens -> forward -> scores -> tokens (`picking.py`) ->
+remember the tokens -> guesses -> answer
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import torch
 
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.messages import Score, ScoreSpec, StepMasks, StepPlan, StepResult
-from radixrt.runner import adjust, logprobs
+from radixrt.runner import logprobs
 from radixrt.runner.draft import DraftModel, Proposals, asks_of
 from radixrt.runner.parts import Parts
+from radixrt.runner.picking import Picker
 from radixrt.runner.plan import Layout, Limits, lay_out
 from radixrt.runner.pooling import pool_rows
 from radixrt.runner.rows import PlanError, Rows
-from radixrt.runner.sampler import sample
-from radixrt.runner.verify import Standing
 
 
 class Model(Protocol):
@@ -40,17 +39,6 @@ class Model(Protocol):
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
-
-
-@runtime_checkable
-class Chooser(Protocol):
-    """A model that can do without logits (`radixrt.models.blocks.Decoder` says how)."""
-
-    def chooses(self, lines: int) -> bool: ...
-
-    def choose(
-        self, hidden: torch.Tensor, allowed: int, mask_of: np.ndarray | None, masks: np.ndarray | None
-    ) -> torch.Tensor: ...
 
 
 @runtime_checkable
@@ -84,7 +72,6 @@ class Stepper:
         """kv: [layers, 2, kv_heads, slots, head_dim]; vocab_size: width of the logits, of which the tokenizer knows
         the first `vocabulary` ids."""
         self._model = model
-        self._chooser = model if isinstance(model, Chooser) else None
         self._sparing = model if isinstance(model, Sparing) else None
         self._draft = draft
         self._kv = kv
@@ -92,6 +79,7 @@ class Stepper:
         self.limits = Limits(vocab_size=vocab_size, kv_tokens=kv.shape[3], context_length=context_length)
         self.rows = Rows(vocab_size, model.device)
         self.parts = Parts()
+        self._picker = Picker(model, self.rows, self._vocabulary, self.parts)
 
     def run(self, plan: StepPlan, masks: Callable[[], StepMasks]) -> StepResult:
         """Compute `plan`. `masks()` gives its token masks, waiting for them if need be; called only where it has any.
@@ -142,103 +130,29 @@ class Stepper:
                 plan, scores=scores, pooled=pooled, forward_s=perf_counter() - started, parts=self.parts.end()
             )
 
-        rows = layout.rows[layout.sampled]
         positions = plan.positions[layout.at].astype(np.int64) + 1
-        lines = hidden if len(hidden) < len(plan.tokens) else hidden[torch.from_numpy(layout.at).to(hidden.device)]
-        if self._chooser is not None and self._chooser.chooses(len(rows)) and self.rows.plain(rows):
-            return self._run_plain(self._chooser, plan, layout, attention, lines, scores, masks, started)
-
-        logits = self._model.logits(lines)
+        lines = hidden  # of the lines alone, or all of these are sampled
+        if len(hidden) != len(positions):
+            lines = hidden[torch.from_numpy(layout.at).to(hidden.device)]
         forwarded = perf_counter()
-        self.parts.lap("head")
-
-        asked = self.rows.logprobs[rows]
-        wants = np.flatnonzero(asked >= 0)
-        own, top_ids, top_logprobs = self._own_logprobs(logits, wants, int(asked.max(initial=0)))
-        self._adjust(logits, rows, positions, layout.standing)
-        prepared = perf_counter()
-        self.parts.lap("adjust")
-
-        mask_wait_s = 0.0
-        if layout.masked.size:
-            bitmask = self._bitmask(masks, layout)
-            mask_wait_s = perf_counter() - prepared
-            adjust.apply_bitmask(logits, layout.masked, bitmask)
-
-        tokens = sample(logits, self.rows.draw(rows, positions))
-        on_host = self._remember(rows, tokens, layout)
+        picked = self._picker.pick(lines, layout, positions, masks)
+        tokens = self.rows.sampled(layout.rows[layout.sampled], picked.tokens, layout.standing)
+        self.parts.lap("sample")
         sampled = perf_counter()
-        chosen = np.zeros(len(rows), np.float32)
-        if own is not None:
-            picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
-            chosen[wants] = own.gather(1, picked[:, None])[:, 0].cpu().numpy()
         return answer(
             plan,
-            tokens=on_host,
-            logprobs=chosen,
-            top_ids=top_ids,
-            top_logprobs=top_logprobs,
+            tokens=tokens,
+            logprobs=picked.logprobs,
+            top_ids=picked.top_ids,
+            top_logprobs=picked.top_logprobs,
             scores=scores,
             pooled=pooled,
-            proposals=self._propose(plan, layout, attention, on_host),
-            forward_s=forwarded - started,
-            mask_wait_s=mask_wait_s,
-            sample_s=sampled - forwarded - mask_wait_s,
+            proposals=self._propose(plan, layout, attention, tokens),
+            forward_s=forwarded - started + picked.head_s,
+            mask_wait_s=picked.mask_wait_s,
+            sample_s=sampled - forwarded - picked.head_s - picked.mask_wait_s,
             parts=self.parts.end(),
         )
-
-    def _run_plain(
-        self,
-        model: Chooser,
-        plan: StepPlan,
-        layout: Layout,
-        attention: AttentionLayout,
-        lines: torch.Tensor,
-        scores: list[Score],
-        masks: Callable[[], StepMasks],
-        started: float,
-    ) -> StepResult:
-        """What is left of a step whose rows need no logits (`Rows.plain`): with the masks at hand, the head leaves out
-        what they forbid."""
-        forwarded = perf_counter()
-        mask_of = bitmask = None
-        if layout.masked.size:
-            bitmask = self._bitmask(masks, layout)
-            mask_of = np.full(len(lines), -1, np.int64)
-            mask_of[layout.masked] = np.arange(len(layout.masked))
-        waited = perf_counter()
-        tokens = model.choose(lines, self._vocabulary, mask_of, bitmask)
-        self.parts.lap("head")
-        chosen = perf_counter()
-        on_host = self._remember(layout.rows[layout.sampled], tokens, layout)
-        return answer(
-            plan,
-            tokens=on_host,
-            logprobs=np.zeros(len(on_host), np.float32),
-            top_ids=np.zeros((len(on_host), 0), np.int32),
-            top_logprobs=np.zeros((len(on_host), 0), np.float32),
-            scores=scores,
-            proposals=self._propose(plan, layout, attention, on_host),
-            forward_s=forwarded - started + chosen - waited,
-            mask_wait_s=waited - forwarded,
-            sample_s=perf_counter() - chosen,
-            parts=self.parts.end(),
-        )
-
-    def _bitmask(self, masks: Callable[[], StepMasks], layout: Layout) -> np.ndarray:
-        """int32[masked lines, words], waited for."""
-        bitmask = masks().bitmask
-        self.parts.lap("mask wait")
-        if bitmask.ndim != 2 or len(bitmask) != len(layout.masked) or bitmask.dtype != np.int32:
-            raise PlanError("the token masks do not fit the step's masked rows")
-        return bitmask
-
-    def _remember(self, rows: np.ndarray, tokens: torch.Tensor, layout: Layout) -> np.ndarray:
-        """The tokens drawn, int32[K], -1 for rows that had lost theirs."""
-        tokens[torch.from_numpy(layout.lost[layout.sampled]).to(tokens.device)] = -1
-        on_host = self.rows.sampled(rows, tokens, layout.standing)
-        self.parts.lap("sample")
-        return on_host
 
     def _propose(
         self, plan: StepPlan, layout: Layout, attention: AttentionLayout, tokens: np.ndarray
@@ -267,31 +181,6 @@ class Stepper:
             wanted = torch.from_numpy(read.astype(np.int64)).to(device)
             return self._sparing.forward_of(tokens, positions, slots, self._kv, attention, wanted)
         return self._model.forward(tokens, positions, slots, self._kv, attention)
-
-    def _own_logprobs(
-        self, logits: torch.Tensor, wants: np.ndarray, most: int
-    ) -> tuple[torch.Tensor | None, np.ndarray, np.ndarray]:
-        """Log-probabilities float32[len(wants), V] of the rows that want any, and the `most` likely of all rows."""
-        count = len(logits)
-        top_ids, top_logprobs = np.zeros((count, most), np.int32), np.zeros((count, most), np.float32)
-        if not wants.size:
-            return None, top_ids, top_logprobs
-        part = logits if wants.size == count else logits[torch.from_numpy(wants).to(logits.device)]
-        own = logprobs.log_softmax(part)
-        top_ids[wants], top_logprobs[wants] = logprobs.top(part, own, most)
-        return own, top_ids, top_logprobs
-
-    def _adjust(self, logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray, standing: Standing | None) -> None:
-        """All that changes logits but the token masks, in place."""
-        rules = self.rows.adjustments(rows, positions, standing)
-        if rules is not None:
-            if rules.bias_rows.size:
-                adjust.add_bias(logits, rules.bias_rows, rules.bias_ids, rules.bias)
-            if rules.penalized.rows.size:
-                adjust.penalize(logits, rules.penalized)
-            if rules.forbidden_rows.size:
-                adjust.forbid(logits, rules.forbidden_rows, rules.forbidden_ids)
-        adjust.forbid_from(logits, self._vocabulary)
 
 
 def wanted(layout: Layout, spec: ScoreSpec) -> logprobs.Wanted:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixrt.messages import RowOpen, ScoreSpec, StepMasks
+from radixrt.messages import RowOpen, ScoreSpec, StepMasks, StepResult
 from radixrt.runner.randoms import uniforms
 from radixrt.runner.rows import PlanError
 from radixrt.runner.step import Stepper
@@ -434,50 +434,118 @@ def test_many_rows(model, stepper):
 
 
 class Chooses(FakeModel):
-    """A model that gives its most likely tokens without logits, as the compiled path does."""
+    """A model that gives its most likely tokens without logits, as the compiled path does. Of lines that need them it
+    says no more than the masks that it was given allow."""
 
-    chosen = 0
+    most = 8
+    chosen, made = 0, 0  # lines
 
     def chooses(self, lines: int) -> bool:
-        return lines <= 3
+        return lines <= self.most
 
-    def choose(self, hidden, allowed, mask_of, masks) -> torch.Tensor:
-        self.chosen += 1
-        logits = self.logits(hidden)
-        logits[:, allowed:] = -torch.inf
+    def logits(self, hidden) -> torch.Tensor:
+        self.made += len(hidden)
+        return super().logits(hidden)
+
+    def choose(self, hidden, allowed, mask_of, masks, whole) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = super().logits(hidden)
         for row in [] if mask_of is None else np.flatnonzero(mask_of >= 0):
             bits = np.unpackbits(masks[mask_of[row]].view(np.uint8), bitorder="little")
             logits[row, torch.from_numpy(bits == 0)] = -torch.inf
-        return logits.argmax(-1)
+        made = logits[torch.from_numpy(whole)]
+        logits[:, allowed:] = -torch.inf
+        tokens = torch.where(logits.amax(-1).isfinite(), logits.argmax(-1), -1)
+        tokens[torch.from_numpy(whole)] = 12345  # not to be read
+        self.made += len(whole)
+        self.chosen += len(hidden) - len(whole)
+        return tokens, made
+
+
+def same(ours: StepResult, theirs: StepResult) -> bool:
+    return ours.tokens.tolist() == theirs.tokens.tolist() and all(
+        np.array_equal(getattr(ours, name), getattr(theirs, name))
+        for name in ("logprobs", "top_ids", "top_logprobs")
+    )  # fmt: skip
+
+
+GREEDY, RANDOM = RowOpen(row=1, temperature=0.0), RowOpen(row=1, temperature=1.0, seed=3)
+ASKS = RowOpen(row=1, temperature=0.0, logprobs=2)
+RULED = RowOpen(row=1, temperature=0.0, suppress_ids=list(range(9)), bias_ids=[40], bias=[2.0])
 
 
 @pytest.mark.parametrize(
-    ("others", "chosen"),
+    ("kinds", "made"),
     [
-        ([], 1),
-        ([RowOpen(row=1, temperature=0.0)], 1),
-        ([RowOpen(row=1, temperature=1.0, top_k=1)], 1),
-        ([RowOpen(row=1, temperature=1.0)], 0),
-        ([RowOpen(row=1, temperature=0.0, logprobs=0)], 0),
-        ([RowOpen(row=1, temperature=0.0, suppress_ids=[3])], 0),
-        ([RowOpen(row=row, temperature=0.0) for row in (1, 2, 3)], 0),
+        ([GREEDY], 0),
+        ([GREEDY, GREEDY], 0),
+        ([GREEDY, RowOpen(row=1, temperature=1.0, top_k=1)], 0),
+        ([GREEDY, RANDOM], 1),
+        ([GREEDY, ASKS], 1),
+        ([GREEDY, RULED], 1),
+        ([RANDOM, RANDOM], 2),
+        ([GREEDY, GREEDY, RANDOM, GREEDY, ASKS, RULED, RANDOM, GREEDY], 4),
+        ([GREEDY, RANDOM, GREEDY, GREEDY, GREEDY, GREEDY, GREEDY, GREEDY, ASKS], 9),
     ],
-    ids=["alone", "greedy", "top_k 1", "random", "log-probabilities", "rules", "too many"],
+    ids=["alone", "greedy", "top_k 1", "random", "log-probabilities", "rules", "all random", "each kind", "too many"],
 )
-def test_logits_are_left_out_where_nobody_needs_them(others: list[RowOpen], chosen: int) -> None:
-    """A masked row and others beside it: the same answers either way."""
-    results = []
-    model = Chooses(V)
-    for each in (model, FakeModel(V)):
-        opens = [RowOpen(row=0, temperature=0.0), *others]
-        entries = [{"row": opened.row, "tokens": [5 + opened.row], "at": 0, "slots": [opened.row]} for opened in opens]
-        step = plan(0, entries, opens=opens, masked=[0])
-        masks = StepMasks(step=0, bitmask=mask_of([9, 12, 40]))
-        results.append(make_stepper(each, vocabulary=60).run(step, lambda masks=masks: masks))
-    assert model.chosen == chosen
-    assert results[0].tokens.tolist() == results[1].tokens.tolist() and results[0].tokens[0] in (9, 12, 40)
-    assert results[0].top_ids.shape == results[1].top_ids.shape
-    assert results[0].logprobs.tolist() == results[1].logprobs.tolist()
+@pytest.mark.parametrize("masked", [[], [0], [0, 1, 3, 4, 5]], ids=["no masks", "one masked", "most masked"])
+def test_logits_are_left_out_where_nobody_needs_them(kinds: list[RowOpen], made: int, masked: list[int]) -> None:
+    """The same answers, in the same order, as with the logits of all lines."""
+    opens = [msgspec.structs.replace(each, row=row) for row, each in enumerate(kinds)]
+    masked = [row for row in masked if row < len(opens)]
+    entries = [{"row": row, "tokens": [5 + row], "at": 0, "slots": [row]} for row in range(len(opens))]
+    masks = StepMasks(step=0, bitmask=mask_of(*[[9 + row, 12 + 5 * row, 62, 63] for row in masked]))
+    models = Chooses(V), FakeModel(V)
+    step = plan(0, entries, opens=opens, masked=masked)
+    ours, theirs = (make_stepper(each, vocabulary=60).run(step, lambda: masks) for each in models)
+    assert (models[0].chosen, models[0].made) == (len(opens) - made, made)
+    assert same(ours, theirs) and (ours.tokens >= 0).all()
+    assert all(ours.tokens[row] in (9 + row, 12 + 5 * row) for row in masked)
+
+
+def test_guessed_and_lost_lines_beside_each_other_with_logits_and_without() -> None:
+    """Rows with guesses, on a branch too, greedy, random and with penalties that look at the guesses; under masks, one
+    of which allows nothing; then a step that goes on with what was left."""
+    opens = [
+        RowOpen(row=0, temperature=0.0),
+        RowOpen(row=1, temperature=0.0, frequency_penalty=60.0, bias_ids=[9], bias=[100.0], logprobs=1),
+        RowOpen(row=2, temperature=0.8, seed=11),
+        RowOpen(row=3, temperature=0.0),
+        RowOpen(row=4, temperature=0.0, logprobs=0),
+    ]
+    alone = decode(make_stepper(FakeModel(V)), [5, 6], 3, opens[0])
+    prompts = [
+        {"row": 0, "tokens": [5, 6, alone[0], alone[1]], "at": 0, "slots": [0, 1, 2, 3], "drafts": 2},
+        {"row": 1, "tokens": [7, 9, 9, 9], "at": 0, "slots": [10, 11, 12, 13], "drafts": 3},
+        {"row": 0, "tokens": [(alone[1] + 1) % V], "at": 3, "slots": [4], "private": [0, 1, 2]},
+        {"row": 2, "tokens": [8, 1], "at": 0, "slots": [20, 21], "drafts": 1},
+        {"row": 3, "tokens": [4], "at": 0, "slots": [30]},
+        {"row": 4, "tokens": [3], "at": 0, "slots": [40]},
+    ]
+    any_token = list(range(V))
+    bits = [any_token, [9], [2, 3], any_token, [], []]  # of the four lines of row 1, of rows 3 and 4
+    first = plan(0, prompts, opens=opens, masked=[1, 4, 5], branches=[[2, 0, 0]])
+    behind = [
+        {"row": row, "tokens": [-1], "at": at, "slots": [60 + row], "private": range(at)}
+        for row, at in ((3, 1), (2, 2), (4, 1), (0, 5))
+    ]
+    models = Chooses(V), FakeModel(V)
+    models[0].most = 12
+    answers = []
+    for each in models:
+        stepper = make_stepper(each)
+        answers.append([
+            stepper.run(first, lambda: StepMasks(step=0, bitmask=mask_of(*bits))),
+            stepper.run(plan(1, behind, masked=[1]), lambda: StepMasks(step=1, bitmask=mask_of([1, 2, 50]))),
+        ])  # fmt: skip
+    assert all(same(ours, theirs) for ours, theirs in zip(*answers, strict=True))
+    start, later = answers[0]
+    assert start.tokens.tolist()[:3] == alone and start.tokens.tolist()[-2:] == [-1, -1] and len(start.tokens) == 12
+    assert start.tokens[3] == 9 and start.tokens[6] != 9  # behind three guesses of 9 it is penalized
+    assert start.logprobs[3:7].all() and not start.logprobs[:3].any()
+    assert later.tokens[0] == later.tokens[2] == -1 and later.tokens[1] in (1, 2, 50) and later.tokens[3] >= 0
+    assert models[0].made == (4 + 2 + 1) + (1 + 1)
+    assert models[0].chosen == (3 + 1 + 1) + (1 + 1)
 
 
 class Spares(FakeModel):

@@ -73,6 +73,8 @@ class Choice(ctypes.Structure):
         ("masks", c_void_p),
         ("words", c_int64),
         ("mask_of", c_void_p),
+        ("logits_of", c_void_p),
+        ("logits", c_void_p),
         ("chosen", c_void_p),
     ]
 

@@ -80,13 +80,15 @@ struct Ready {
         counters = (Counter *)take(sizeof(Counter) * threads);
         for (int i = 0; i < threads; i++) new (counters + i) Counter(0);
     }
-    void fill(const Linear &w, const void *x, int64_t half, int64_t count) const {
+    // Row r is made ready as number r, or row order[r] is.
+    void fill(const Linear &w, const void *x, int64_t half, int64_t count, const int64_t *order = nullptr) const {
 #pragma omp for
         for (int64_t r = 0; r < count; r++) {
-            const float *row = (const float *)x + r * w.inputs;
+            const int64_t from = (order ? order[r] : r) * w.inputs;
+            const float *row = (const float *)x + from;
             if (half) {
                 float *to = widened + r * w.inputs;
-                for (int64_t i = 0; i < w.inputs; i++) to[i] = wide(((const bf16 *)x)[r * w.inputs + i]);
+                for (int64_t i = 0; i < w.inputs; i++) to[i] = wide(((const bf16 *)x)[from + i]);
                 row = to;
             }
             prepare(row, w.inputs, w.bits, rows, r);
@@ -109,17 +111,19 @@ EXPORT void radixrt_choose(const Choice *c, const void *x, int64_t half) {
     static thread_local Scratch scratch;
     const Linear &w = *c->head;
     const Ready ready(w, c->rows);
-    Best *best = (Best *)scratch.need(sizeof(Best) * c->rows * omp_get_max_threads());
+    Best *best = (Best *)scratch.need((sizeof(Best) * omp_get_max_threads() + 2 * sizeof(int64_t)) * c->rows);
+    int64_t *order = (int64_t *)(best + c->rows * omp_get_max_threads());
+    order_rows(*c, order, order + c->rows);
 #pragma omp parallel
     {
         const Team team = {omp_get_thread_num(), omp_get_num_threads()};
         Best *own = best + team.thread * c->rows;
         for (int64_t r = 0; r < c->rows; r++) own[r] = {tile_floats{} + NEGATIVE_INFINITY, tile_ints{}, false};
-        ready.fill(w, x, half, c->rows);
-        share(team, ready.counters, tiles(w), chunk(w), [&](int64_t i) { choose_tile(*c, i, ready.rows, own); });
+        ready.fill(w, x, half, c->rows, order);
+        share(team, ready.counters, tiles(w), chunk(w), [&](int64_t i) { choose_tile(*c, i, order, ready.rows, own); });
 #pragma omp barrier
 #pragma omp for
-        for (int64_t r = 0; r < c->rows; r++) c->chosen[r] = settle(*c, r, best, team.threads);
+        for (int64_t r = 0; r < c->rows; r++) c->chosen[order[r]] = settle(*c, r, best, team.threads);
     }
 }
 

@@ -125,21 +125,33 @@ class NarrowLinear:
         return y
 
     def choose(
-        self, x: torch.Tensor, allowed: int, mask_of: np.ndarray | None = None, masks: np.ndarray | None = None
-    ) -> torch.Tensor:
-        """int64[rows]: the largest output of each row of x [rows, K], the first among equals, without all outputs.
+        self,
+        x: torch.Tensor,
+        allowed: int,
+        mask_of: np.ndarray | None = None,
+        masks: np.ndarray | None = None,
+        whole: np.ndarray | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[rows]: the largest output of each row of x [rows, K], the first among equals, without all outputs; and
+        float32[len(whole), N]: all outputs of the rows `whole` (int64, none twice), for which -1 is chosen.
 
         Outputs from `allowed` on are never chosen. masks int32[lines, words]: bit o % 32 of word o / 32 allows output
         o, and those beyond are not allowed; mask_of int64[rows]: the line that is a row's, -1 for none. -1 where
-        nothing is allowed, or what is largest is not finite.
+        nothing is allowed, or what is largest is not finite. Where a row of `whole` has a mask, outputs that it
+        forbids may be -inf, and the others are what they are without one.
         """
         x = x.contiguous()
         chosen = torch.empty(len(x), dtype=torch.int64)
+        logits_of = np.full(len(x), -1, np.int64)
+        if whole is not None:
+            logits_of[whole] = np.arange(len(whole))
+        logits = torch.empty(0 if whole is None else len(whole), self.outputs)
         lines = None if masks is None else np.ascontiguousarray(masks, np.int32)
         choice = Choice(
             head=ctypes.pointer(self.struct), rows=len(x), allowed=allowed,
             masks=None if lines is None else lines.ctypes.data, words=0 if lines is None else lines.shape[1],
-            mask_of=None if mask_of is None else mask_of.ctypes.data, chosen=chosen.data_ptr(),
+            mask_of=None if mask_of is None else mask_of.ctypes.data,
+            logits_of=logits_of.ctypes.data, logits=logits.data_ptr(), chosen=chosen.data_ptr(),
         )  # fmt: skip
         self._library.radixrt_choose(choice, x.data_ptr(), is_half(x))
-        return chosen
+        return chosen, logits
