@@ -66,12 +66,7 @@ struct Buffers {
         normed = floats(threads * round_up(d.hidden, GROUP));
         partial = floats(cut.partial_floats(tokens, h));
         for (Rows *rows : {&x, &gated}) {
-            const int64_t n = tokens * (rows == &x ? widest : d.inner);
-            rows->half = (bf16 *)take(2 * n);
-            rows->bytes = (int8_t *)take(n);
-            rows->scales = floats(n / GROUP + 1);
-            rows->sums = floats(n / GROUP + 1);
-            rows->pairs = (uint32_t *)take(4 * (n / GROUP + 1));
+            memory = rows->lay_out(tokens, rows == &x ? widest : d.inner, memory);
         }
         end = memory;
     }
@@ -148,10 +143,12 @@ static void keep_wanted(const Step &step, const Rows &x, int64_t inputs, int64_t
             memcpy(x.half + k * inputs, x.half + from * inputs, inputs * sizeof(bf16));
             continue;
         }
-        memcpy(x.bytes + k * inputs, x.bytes + from * inputs, inputs);
+        const int64_t bytes = row_bytes(inputs, bits);
+        memcpy(x.bytes + k * bytes, x.bytes + from * bytes, bytes);
         memcpy(x.scales + k * spans, x.scales + from * spans, spans * sizeof(float));
         memcpy(x.sums + k * spans, x.sums + from * spans, spans * sizeof(float));
         memcpy(x.pairs + k * spans, x.pairs + from * spans, spans * sizeof(uint32_t));
+        memcpy(x.starts + k * spans, x.starts + from * spans, spans * sizeof(uint64_t));
     }
 }
 

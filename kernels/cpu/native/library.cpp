@@ -64,20 +64,11 @@ struct Ready {
     Counter *counters;
     Ready(const Linear &w, int64_t count) {
         static thread_local Scratch scratch;
-        const int64_t n = count * w.inputs, threads = omp_get_max_threads();
-        char *memory = (char *)scratch.need(3 * n + 12 * (n / GROUP + 1) + 4 * n + 64 * 8 + sizeof(Counter) * threads);
-        auto take = [&](int64_t bytes) {
-            char *at = memory;
-            memory += round_up(bytes, 64);
-            return at;
-        };
-        rows.half = (bf16 *)take(2 * n);
-        rows.bytes = (int8_t *)take(n);
-        rows.scales = (float *)take(4 * (n / GROUP + 1));
-        rows.sums = (float *)take(4 * (n / GROUP + 1));
-        rows.pairs = (uint32_t *)take(4 * (n / GROUP + 1));
-        widened = (float *)take(4 * n);
-        counters = (Counter *)take(sizeof(Counter) * threads);
+        const int64_t threads = omp_get_max_threads(), widened_bytes = round_up(4 * count * w.inputs, 64);
+        const int64_t bytes = rows.lay_out(count, w.inputs, nullptr) - (char *)nullptr;
+        char *memory = (char *)scratch.need(bytes + widened_bytes + sizeof(Counter) * threads);
+        widened = (float *)rows.lay_out(count, w.inputs, memory);
+        counters = (Counter *)((char *)widened + widened_bytes);
         for (int i = 0; i < threads; i++) new (counters + i) Counter(0);
     }
     // Row r is made ready as number r, or row order[r] is.

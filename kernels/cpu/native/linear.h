@@ -30,7 +30,27 @@ struct Rows {
     int8_t *bytes;
     float *scales, *sums;  // [rows, inputs / GROUP]: the scale, and scale * sum of the group's integers (not with 4 bits)
     uint32_t *pairs;       // with 4 bits, where scales are of windows: the sums as windows.h has them
+    uint64_t *starts;      // likewise
+    // Lays them out from `memory` for `count` rows of `inputs`, and says where that ends; null: only the size counts.
+    char *lay_out(int64_t count, int64_t inputs, char *memory) {
+        auto take = [&](int64_t bytes) {
+            char *at = memory;
+            memory += round_up(bytes, 64);
+            return at;
+        };
+        const int64_t spans = count * ((inputs + GROUP - 1) / GROUP);
+        half = (bf16 *)take(2 * count * inputs);
+        bytes = (int8_t *)take(count * round_up(inputs, WINDOW));
+        scales = (float *)take(4 * spans);
+        sums = (float *)take(4 * spans);
+        pairs = (uint32_t *)take(4 * spans);
+        starts = (uint64_t *)take(8 * spans);
+        return memory;
+    }
 };
+
+// Bytes of a row of `inputs` made ready: with 4 bits its windows are whole.
+static inline int64_t row_bytes(int64_t inputs, int64_t bits) { return bits == 4 ? round_up(inputs, WINDOW) : inputs; }
 
 static inline int64_t tile_bytes(const Linear &w) {
     const int64_t eight = w.inputs / GROUP * EIGHT_BYTES;
@@ -59,8 +79,8 @@ RADIXRT_ONCE static void tile_product(const uint8_t *tile, int64_t groups, const
             const int8_t *group = bytes + (r * groups + g) * GROUP;
 #pragma GCC unroll 4
             for (int i = 0; i < LINES; i += 2) {
-                even = dot4(even, q[i], load<uint32_t>(group + 4 * i));
-                odd = dot4(odd, q[i + 1], load<uint32_t>(group + 4 * i + 4));
+                even = dot4<8>(even, q[i], everywhere(load<uint32_t>(group + 4 * i)));
+                odd = dot4<8>(odd, q[i + 1], everywhere(load<uint32_t>(group + 4 * i + 4)));
             }
             acc[r] += scale * scales[r * groups + g] * __builtin_convertvector(even + odd, f16x);
             acc[r] += shift * sums[r * groups + g];
@@ -154,7 +174,7 @@ static inline void half_outputs(const bf16 *weight, int64_t inputs, const bf16 *
 RADIXRT_ONCE static void products(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y,
                                   int64_t stride) {
     const uint8_t *packed = (const uint8_t *)w.weight + tile * tile_bytes(w);
-    if (w.bits == 4) return window_products(packed, w.inputs, {x.bytes, x.scales, x.pairs}, from, end, y, stride);
+    if (w.bits == 4) return window_products(packed, w.inputs, {x.bytes, x.scales, x.pairs, x.starts}, from, end, y, stride);
     if (w.bits == 8) return tile_products(packed, w.inputs / GROUP, x, from, end, y, stride);
     const bf16 *weight = (const bf16 *)packed;
     const int64_t outputs = least(TILE, w.outputs - tile * TILE);
@@ -184,40 +204,78 @@ static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int
             y[row * w.outputs + first + o] = part[(row - from) * TILE + o] + (w.bias ? w.bias[first + o] : 0);
 }
 
-// Numbers at .. at + count of a row of `inputs` as bytes in spans of EACH inputs with a scale (the last of a row may be short).
-template <int64_t EACH>
-static inline void round_spans(const float *from, int64_t inputs, const Rows &x, int64_t row, int64_t at, int64_t count) {
-    const int64_t place = row * ((inputs + EACH - 1) / EACH);
+// The largest magnitude of `count` floats, as its bits: 0x7f800000 or more where one is no number.
+static inline int32_t largest_bits(const float *x, int64_t count) {
+    vi highest = vi{};  // magnitudes compare as their bits do, and what is no number is above all that are
+    for (int64_t i = 0; i < count; i += VL) {
+        const vi magnitude = load<vi>(x + i) & 0x7fffffff;
+        highest = magnitude > highest ? magnitude : highest;
+    }
+    return largest(highest);
+}
+// What numbers up to that magnitude are multiplied by to become bytes, and the bytes to become them again; no number where
+// that is none, and then neither is any product of the row.
+static inline float to_bytes(int32_t bits) { return bits > 0 ? 127 / load<float>(&bits) : 0; }
+static inline float from_bytes(int32_t bits) {
+    return bits < 0x7f800000 ? load<float>(&bits) * (1.0f / 127) : __builtin_nanf("");
+}
+// The nearest integers, below 2^22 in magnitude.
+static inline vi nearest(vf x) {
+    const vf magic = all(12582912.0f);
+    return (vi)(x + magic) - (vi)magic;
+}
+
+// Numbers at .. at + count of a row as bytes in groups with a scale.
+static inline void round_groups(const float *from, int64_t inputs, const Rows &x, int64_t row, int64_t at, int64_t count) {
     int8_t *const to = x.bytes + row * inputs;
-    float *const scales = x.scales + place, *const sums = x.sums + place;
-    uint32_t *const pairs = x.pairs + place;
-    for (int64_t first = at; first < at + count; first += EACH) {
-        const float *part = from + first - at;
-        const int64_t some = least(EACH, inputs - first);
-        // Magnitudes compare as their bits do, and what is no number is above all that are.
-        vi highest = vi{};
-        for (int64_t i = 0; i < some; i += VL) {
-            const vi magnitude = load<vi>(part + i) & 0x7fffffff;
-            highest = magnitude > highest ? magnitude : highest;
-        }
-        const int32_t bits = largest(highest);
-        const float largest_magnitude = load<float>(&bits), inverse = bits > 0 ? 127 / largest_magnitude : 0;
-        vi both = vi{};  // the sum of the first group, and 2^16 times that of the second
-        for (int64_t i = 0; i < some; i += VL) {
-            const vf magic = all(12582912.0f);  // rounds to an integer
-            const vi n = (vi)(load<vf>(part + i) * inverse + magic) - (vi)magic;
-            both += i < GROUP ? n : n << 16;
+    for (int64_t first = at; first < at + count; first += GROUP, from += GROUP) {
+        const int64_t place = row * (inputs / GROUP) + first / GROUP;
+        const int32_t bits = largest_bits(from, GROUP);
+        const float inverse = to_bytes(bits);
+        vi sums = vi{};
+        for (int64_t i = 0; i < GROUP; i += VL) {
+            const vi n = nearest(load<vf>(from + i) * inverse);
+            sums += n;
             typedef int8_t vb __attribute__((vector_size(VL)));
             store(to + first + i, __builtin_convertvector(n, vb));
         }
-        const int32_t total = sum(both), one = (int16_t)total, other = (total - one) >> 16;
-        // Where there is a NaN or an infinity, the scale says so, and every product of the row with it.
-        const float scale = bits < 0x7f800000 ? largest_magnitude * (1.0f / 127) : __builtin_nanf("");
-        scales[first / EACH] = scale;
-        if (EACH == WINDOW)
-            pairs[first / EACH] = (uint16_t)one | (uint32_t)other << 16;
-        else
-            sums[first / EACH] = scale * one;
+        x.scales[place] = from_bytes(bits);
+        x.sums[place] = x.scales[place] * sum(sums);
+    }
+}
+
+// Numbers at .. at + count of a row as bytes in windows with a scale, as windows.h has them; of the last one of a row the
+// second group may be missing.
+static inline void round_windows(const float *from, int64_t inputs, const Rows &x, int64_t row, int64_t at, int64_t count) {
+    for (int64_t first = at; first < at + count; first += WINDOW, from += WINDOW) {
+        const int64_t place = row * windows(inputs) + first / WINDOW, some = least(WINDOW, inputs - first);
+        int8_t *const to = x.bytes + place * WINDOW;
+        const int32_t bits = largest_bits(from, some);
+        const float inverse = to_bytes(bits);
+        int32_t sums[2];
+#if defined(RADIXRT_AVX512)
+        __m512i n[4] = {};
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            if (i * VL < some) n[i] = (__m512i)nearest(load<vf>(from + i * VL) * inverse);
+        // Four bytes of each of the four, in 128 bits and again; then those of the first group and of the second in turn.
+        const __m512i mixed = _mm512_packs_epi16(_mm512_packs_epi32(n[0], n[1]), _mm512_packs_epi32(n[2], n[3]));
+        const __m512i turns = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi32(turns, mixed));
+        sums[0] = _mm512_reduce_add_epi32(_mm512_add_epi32(n[0], n[1]));
+        sums[1] = _mm512_reduce_add_epi32(_mm512_add_epi32(n[2], n[3]));
+#else
+        sums[0] = sums[1] = 0;
+        memset(to, 0, WINDOW);
+        for (int64_t k = 0; k < some; k += VL) {
+            const vi n = nearest(load<vf>(from + k) * inverse);
+            for (int64_t i = 0; i < VL; i++) to[place_in_row(k + i)] = (int8_t)n[i];
+            sums[k / GROUP] += sum(n);
+        }
+#endif
+        x.scales[place] = from_bytes(bits);
+        x.pairs[place] = (uint16_t)sums[0] | (uint32_t)sums[1] << 16;
+        x.starts[place] = (uint32_t)(-MIDDLE * sums[0]) | (uint64_t)(-MIDDLE * sums[1]) << 32;
     }
 }
 
@@ -225,8 +283,8 @@ static inline void round_spans(const float *from, int64_t inputs, const Rows &x,
 // whole groups, or windows.
 RADIXRT_ONCE static void prepare(const float *from, int64_t inputs, int64_t bits, const Rows &x, int64_t row, int64_t at,
                                  int64_t count) {
-    if (bits == 4) return round_spans<WINDOW>(from, inputs, x, row, at, count);
-    if (bits == 8) return round_spans<GROUP>(from, inputs, x, row, at, count);
+    if (bits == 4) return round_windows(from, inputs, x, row, at, count);
+    if (bits == 8) return round_groups(from, inputs, x, row, at, count);
     bf16 *to = x.half + row * inputs + at;
     int64_t i = 0;
     for (; i + VL <= count; i += VL) narrow(to + i, load<vf>(from + i));

@@ -13,7 +13,7 @@ import torch
 from radixrt.kernels.cpu.native.binding import Choice, Linear, is_half, library, pointer
 
 GROUP, TILE, WINDOW = 32, 16, 64
-LAYOUT = 3
+LAYOUT = 4
 """To be raised whenever `radixrt_pack` lays bytes out differently: files of packed weights name it."""
 
 

@@ -3,91 +3,88 @@
 // Between two roundings to float lie as many products of integers as there can: rows are rounded to signed bytes x in
 // windows of 64 inputs, and the scales and shifts of an output are integers too, of one unit S, its largest magnitude /
 // 32000:
-//     sum over a window w x = S * x_scale * (r0 * sum q x + r1 * sum q x  +  s0 * sum x + s1 * sum x)
-// where r = scale / S and s = shift / S are rounded to 16 bits; 0 and 1 are the window's two groups, over which each
-// sum goes. All of that fits 32 bits: 32000 * 127 * 64 < 2^31. A file's number is met to S.
+//     sum over a window w x = S * x_scale * (r0 * sum (q - 8) x + r1 * sum (q - 8) x  +  s0 * sum x + s1 * sum x)
+// where r = scale / S and s = (shift + 8 * scale) / S are rounded to 16 bits; 0 and 1 are the window's two groups, over
+// which each sum goes. All of that fits 32 bits: 32000 * 127 * 64 < 2^31. A file's number is met to S.
+//
+// The sums of q x are made of bytes, of which q must be unsigned, and so begin at -8 * sum x. What they come to fits 16
+// bits (8 * 127 * 32 < 2^15), and then one instruction multiplies those of both groups by r0 and r1.
 //
 // Layout of a tile of 16 outputs: their units S, float32; then a window after the other: 16 pairs r0, r1, 16 pairs s0,
-// s1, and for each group four lines of 64 bytes. Byte 4 * o + b of line i holds q of output o: of input 4 * i + b in its
-// low half, and of input 16 + 4 * i + b in its high half. A last window of one group is whole, its second group zeros.
+// s1, and eight lines of 64 bytes. A line has half the outputs, those with o % 4 < 2 (A) or the others (B): as 32-bit
+// lanes these of the first group and of the second in turn, so that packing sums of A and B to 16 bits leaves the two of
+// an output side by side, and outputs in order. A lane's byte b holds inputs 4 * i + b of its group, i < 4 (A: line 2 * i,
+// B: line 2 * i + 1) in its low half, and 16 + 4 * i + b in its high half. Rows lie likewise: 4 bytes of the first group,
+// 4 of the second in turn. A last window of one group is whole, its second group zeros.
 #pragma once
 #include "tiles.h"
 
 constexpr int64_t WINDOW = 2 * GROUP;
 constexpr int64_t LINES = GROUP / 4, LINE = 4 * TILE;                  // of a group's integers as bytes; bytes of a line
 constexpr int64_t WINDOW_BYTES = 2 * LINE + LINES * LINE;              // pairs, and 4 bits an integer
+constexpr int64_t MIDDLE = 8;                                          // what is taken from q
 constexpr float UNITS = 32000;
 
 static inline int64_t windows(int64_t inputs) { return (inputs + WINDOW - 1) / WINDOW; }
 static inline int64_t window_tile_bytes(int64_t inputs) { return 4 * TILE + windows(inputs) * WINDOW_BYTES; }
 
-// Rows made ready, as this form needs them: bytes [rows, inputs], and [rows, windows] scales and sums of the bytes, two
-// 16-bit integers each: of the first group below that of the second.
+// Where in its window the layout of rows has input k, and the layout of a tile, behind its pairs, input k of output o.
+static inline int64_t place_in_row(int64_t k) { return k % GROUP / 4 * 8 + k / GROUP * 4 + k % 4; }
+static inline int64_t place_in_lines(int64_t o, int64_t k) {
+    const int64_t line = k % (GROUP / 2) / 4 * 2 + o / 2 % 2, lane = o / 4 * 4 + o % 2 * 2 + k / GROUP;
+    return line * LINE + lane * 4 + k % 4;
+}
+static inline bool in_low_half(int64_t k) { return k % GROUP < GROUP / 2; }
+
+// Rows made ready, as this form needs them. bytes: [rows, windows, WINDOW]; for each row and window its scale; of its
+// integers the sums over both groups, two 16-bit integers, the first below the second; and -MIDDLE times these as two of
+// 32 bits.
 struct WindowRows {
     const int8_t *bytes;
     const float *scales;
     const uint32_t *sums;
+    const uint64_t *starts;
 };
 
 #if defined(__AVX2__)
-// lane o: the products of its two 16-bit integers with those of x.
-static inline i16x pair_sums(i16x pairs, uint32_t x) {
-#if defined(RADIXRT_AVX512)
-    return (i16x)_mm512_madd_epi16((__m512i)pairs, _mm512_set1_epi32((int)x));
-#else
-    __m256i part[2];
-    memcpy(part, &pairs, 64);
-    for (int i = 0; i < 2; i++) part[i] = _mm256_madd_epi16(part[i], _mm256_set1_epi32((int)x));
-    memcpy(&pairs, part, 64);
-    return pairs;
-#endif
-}
-
 // y[r * stride + o] for R rows from `row` and the outputs of one tile. first: nobody has read the tile in this step, so
 // what comes next is asked of memory meanwhile.
 template <int R>
-RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row, float *y,
+RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t count, const WindowRows &x, int64_t row, float *y,
                                         int64_t stride, bool first) {
-    const int64_t count = windows(inputs), groups = inputs / GROUP;
-    const int8_t *bytes = x.bytes + row * inputs;
+    const int8_t *bytes = x.bytes + row * count * WINDOW;
     const float *scales = x.scales + row * count;
     const uint32_t *sums = x.sums + row * count;
+    const uint64_t *starts = x.starts + row * count;
     const f16x unit = load<f16x>(tile);
     tile += 4 * TILE;
     f16x acc[R];
     for (int r = 0; r < R; r++) acc[r] = f16x{};
-    for (int64_t w = 0; w < count; w++, tile += WINDOW_BYTES) {
+    for (int64_t w = 0; w < count; w++, tile += WINDOW_BYTES, bytes += WINDOW) {
         for (int64_t i = 0; first && i < WINDOW_BYTES; i += 64) __builtin_prefetch(tile + i + 4096);
-        const i16x ratios = load<i16x>(tile), shifts = load<i16x>(tile + LINE);
-        i16x total[R];
+        i16x a[R], b[R];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) total[r] = pair_sums(shifts, sums[r * count + w]);
-#pragma GCC unroll 2
-        for (int g = 0; g < 2; g++) {
-            if (w * 2 + g == groups) break;
-            const uint8_t *lines = tile + 2 * LINE + g * LINES / 2 * LINE;
-            const i16x ratio = (g ? ratios : ratios << 16) >> 16;
-            b64x low[LINES / 2], high[LINES / 2];
-#pragma GCC unroll 4
-            for (int i = 0; i < LINES / 2; i++) {
-                const b64x both = load<b64x>(lines + LINE * i);
-                low[i] = both & 15, high[i] = (b64x)((u16x)both >> 4) & 15;
+        for (int r = 0; r < R; r++) a[r] = b[r] = (i16x)everywhere(starts[r * count + w]);
+#pragma GCC unroll 8
+        for (int i = 0; i < LINES; i++) {  // first what is in low halves, then the rest of the same lines
+            const uint8_t *const lines = tile + 2 * LINE + i % (LINES / 2) * 2 * LINE;
+            const b64x both_a = load<b64x>(lines), both_b = load<b64x>(lines + LINE);
+            const b64x of_a = (i < LINES / 2 ? both_a : (b64x)((u16x)both_a >> 4)) & 15;
+            const b64x of_b = (i < LINES / 2 ? both_b : (b64x)((u16x)both_b >> 4)) & 15;
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {  // one row's sums wait for each other: the rows take turns
+                const b64x xs = everywhere(load<uint64_t>(bytes + r * count * WINDOW + 8 * i));
+                a[r] = dot4<4>(a[r], of_a, xs);
+                b[r] = dot4<4>(b[r], of_b, xs);
             }
-            i16x dot[R];
-            for (int r = 0; r < R; r++) dot[r] = i16x{};
-            const int8_t *group = bytes + (w * 2 + g) * GROUP;
-#pragma GCC unroll 4
-            for (int i = 0; i < LINES / 2; i++) {  // one row's sums wait for each other: the rows take turns
-#pragma GCC unroll 8
-                for (int r = 0; r < R; r++)
-                    dot[r] = dot4(dot[r], low[i], load<uint32_t>(group + r * inputs + 4 * i));
-#pragma GCC unroll 8
-                for (int r = 0; r < R; r++)
-                    dot[r] = dot4(dot[r], high[i], load<uint32_t>(group + r * inputs + GROUP / 2 + 4 * i));
-            }
-            for (int r = 0; r < R; r++) total[r] += ratio * dot[r];
         }
-        for (int r = 0; r < R; r++) acc[r] += scales[r * count + w] * __builtin_convertvector(total[r], f16x);
+        const i16x ratios = load<i16x>(tile), shifts = load<i16x>(tile + LINE);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            const i16x shifted = dot2(i16x{}, shifts, (i16x)everywhere(sums[r * count + w]));
+            const i16x total = dot2(shifted, ratios, pack_pairs(a[r], b[r]));
+            acc[r] += scales[r * count + w] * __builtin_convertvector(total, f16x);
+        }
     }
     for (int r = 0; r < R; r++) store(y + r * stride, unit * acc[r]);
 }
@@ -95,11 +92,11 @@ RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t inputs, con
 // The same for rows from `row` to `end`.
 RADIXRT_ONCE static void window_products(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row,
                                          int64_t end, float *y, int64_t stride) {
-    const int64_t begin = row;
-    for (; row + 8 <= end; row += 8, y += 8 * stride) window_product<8>(tile, inputs, x, row, y, stride, row == begin);
-    for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4>(tile, inputs, x, row, y, stride, row == begin);
-    for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2>(tile, inputs, x, row, y, stride, row == begin);
-    for (; row < end; row++, y += stride) window_product<1>(tile, inputs, x, row, y, stride, row == begin);
+    const int64_t begin = row, count = windows(inputs);
+    for (; row + 8 <= end; row += 8, y += 8 * stride) window_product<8>(tile, count, x, row, y, stride, row == begin);
+    for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4>(tile, count, x, row, y, stride, row == begin);
+    for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2>(tile, count, x, row, y, stride, row == begin);
+    for (; row < end; row++, y += stride) window_product<1>(tile, count, x, row, y, stride, row == begin);
 }
 #else
 // The same for any CPU, as the layout reads.
@@ -110,17 +107,16 @@ static void window_products(const uint8_t *tile, int64_t inputs, const WindowRow
         for (int64_t o = 0; o < TILE; o++) {
             float acc = 0;
             for (int64_t w = 0; w < count; w++) {
-                const uint8_t *window = tile + 4 * TILE + w * WINDOW_BYTES, *lines = window + 2 * LINE;
-                const uint32_t sums = x.sums[r * count + w];
-                int32_t total = 0;
-                for (int64_t g = 0; g < least(2, inputs / GROUP - w * 2); g++, lines += LINES / 2 * LINE) {
-                    int32_t dot = 0;
-                    for (int64_t k = 0; k < GROUP; k++) {
-                        const uint8_t both = lines[k % (GROUP / 2) / 4 * LINE + 4 * o + k % 4];
-                        dot += (k < GROUP / 2 ? both & 15 : both >> 4) * x.bytes[r * inputs + (w * 2 + g) * GROUP + k];
-                    }
-                    total += load<int16_t>(window + 4 * o + 2 * g) * dot;
-                    total += load<int16_t>(window + LINE + 4 * o + 2 * g) * (int16_t)(sums >> 16 * g);
+                const uint8_t *window = tile + 4 * TILE + w * WINDOW_BYTES;
+                const int8_t *bytes = x.bytes + (r * count + w) * WINDOW;
+                int32_t dots[2] = {}, total = 0;
+                for (int64_t k = 0; k < WINDOW; k++) {
+                    const uint8_t both = window[2 * LINE + place_in_lines(o, k)];
+                    dots[k / GROUP] += ((in_low_half(k) ? both & 15 : both >> 4) - MIDDLE) * bytes[place_in_row(k)];
+                }
+                for (int64_t g = 0; g < 2; g++) {
+                    total += load<int16_t>(window + 4 * o + 2 * g) * dots[g];
+                    total += load<int16_t>(window + LINE + 4 * o + 2 * g) * (int16_t)(x.sums[r * count + w] >> 16 * g);
                 }
                 acc += x.scales[r * count + w] * total;
             }
@@ -144,14 +140,14 @@ static void pack_windows(const uint8_t *q, const uint16_t *scales, const uint16_
     const float unit = finite ? largest_magnitude / UNITS : __builtin_nanf("");
     store(tile + 4 * o, unit);
     for (int64_t g = 0; g < groups; g++) {
-        uint8_t *window = tile + 4 * TILE + g / 2 * WINDOW_BYTES, *lines = window + (2 + g % 2 * LINES / 2) * LINE;
-        const int16_t ratio = unit > 0 ? lrintf(half1(scales + g) / unit) : 0;
-        const int16_t shift = unit > 0 ? lrintf(half1(shifts + g) / unit) : 0;
+        uint8_t *window = tile + 4 * TILE + g / 2 * WINDOW_BYTES;
+        const float scale = half1(scales + g), middle = half1(shifts + g) + MIDDLE * scale;
+        const int16_t ratio = unit > 0 ? lrintf(scale / unit) : 0, shift = unit > 0 ? lrintf(middle / unit) : 0;
         store(window + 4 * o + 2 * (g % 2), ratio);
         store(window + LINE + 4 * o + 2 * (g % 2), shift);
         for (int64_t k = 0; k < GROUP; k++) {
             const uint8_t value = q[g * GROUP + k];
-            lines[k % (GROUP / 2) / 4 * LINE + 4 * o + k % 4] |= k < GROUP / 2 ? value : value << 4;
+            window[2 * LINE + place_in_lines(o, g % 2 * GROUP + k)] |= in_low_half(k) ? value : value << 4;
         }
     }
 }
