@@ -309,10 +309,16 @@ RADIXRT_ONCE static void attention_task(const Reads &reads, const Heads &h, cons
                 const int64_t token = t0 + i / group;
                 const int64_t a = most(0, sees_from(token) - k), b = least(length, sees_to(token) - k);
                 float *row = scores + i * BLOCK;
-                for (int64_t j = 0; j < least(a, padded); j++) row[j] = NEGATIVE_INFINITY;
-                for (int64_t j = most(0, b); j < padded; j++) row[j] = NEGATIVE_INFINITY;
                 vf best = all(NEGATIVE_INFINITY);
-                for (int64_t j = 0; j < padded; j += VL) best = larger(load<vf>(row + j), best);
+                for (int64_t j = 0; j < padded; j += VL) {
+                    vf score = load<vf>(row + j);
+                    if (j < a || j + VL > b) {
+                        const vi key = lanes() + (int32_t)j;
+                        score = (key >= (int32_t)a) & (key < (int32_t)b) ? score : all(NEGATIVE_INFINITY);
+                        store(row + j, score);
+                    }
+                    best = larger(score, best);
+                }
                 const float before = top[i], now = largest(best) * h.scale;
                 const float highest = now > before ? now : before;
                 const float base = highest == NEGATIVE_INFINITY ? 0 : highest;  // nothing seen: weights are e^-inf = 0
@@ -325,7 +331,7 @@ RADIXRT_ONCE static void attention_task(const Reads &reads, const Heads &h, cons
                     else
                         store(row + j, p);
                 }
-                if (highest > before) {
+                if (highest > before && before > NEGATIVE_INFINITY) {  // before the first keys all is zero
                     const float shrink = exponential1(before - base);
                     total[i] *= shrink;
                     for (int64_t d = 0; d < wide; d += VL)

@@ -252,7 +252,7 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         int8_t *const to = x.bytes + place * WINDOW;
         const int32_t bits = largest_bits(from, some);
         const float inverse = to_bytes(bits);
-        int32_t sums[2];
+        x.scales[place] = from_bytes(bits);
 #if defined(RADIXRT_AVX512)
         __m512i n[4] = {};
 #pragma GCC unroll 4
@@ -261,21 +261,26 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         // Four bytes of each of the four, in 128 bits and again; then those of the first group and of the second in turn.
         const __m512i mixed = _mm512_packs_epi16(_mm512_packs_epi32(n[0], n[1]), _mm512_packs_epi32(n[2], n[3]));
         const __m512i turns = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-        _mm512_storeu_si512(to, _mm512_permutexvar_epi32(turns, mixed));
-        sums[0] = _mm512_reduce_add_epi32(_mm512_add_epi32(n[0], n[1]));
-        sums[1] = _mm512_reduce_add_epi32(_mm512_add_epi32(n[2], n[3]));
+        const __m512i bytes = _mm512_permutexvar_epi32(turns, mixed);
+        _mm512_storeu_si512(to, bytes);
+        const __m512i fours = (__m512i)dot4<4>(i16x{}, everywhere((uint32_t)MIDDLE * 0x01010101), (b64x)bytes);
+        const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(fours), _mm512_extracti64x4_epi64(fours, 1));
+        const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+        const __m128i sums = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));  // MIDDLE times those of both groups
+        _mm_storel_epi64((__m128i *)(x.starts + place), _mm_sub_epi32(_mm_setzero_si128(), sums));
+        const __m128i single = _mm_srai_epi32(sums, 3);  // MIDDLE is 2^3
+        x.pairs[place] = (uint32_t)_mm_cvtsi128_si32(_mm_packs_epi32(single, single));
 #else
-        sums[0] = sums[1] = 0;
+        int32_t sums[2] = {};
         memset(to, 0, WINDOW);
         for (int64_t k = 0; k < some; k += VL) {
             const vi n = nearest(load<vf>(from + k) * inverse);
             for (int64_t i = 0; i < VL; i++) to[place_in_row(k + i)] = (int8_t)n[i];
             sums[k / GROUP] += sum(n);
         }
-#endif
-        x.scales[place] = from_bytes(bits);
         x.pairs[place] = (uint16_t)sums[0] | (uint32_t)sums[1] << 16;
         x.starts[place] = (uint32_t)(-MIDDLE * sums[0]) | (uint64_t)(-MIDDLE * sums[1]) << 32;
+#endif
     }
 }
 

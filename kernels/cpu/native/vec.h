@@ -50,6 +50,12 @@ template <class V> static inline V load(const void *from) {
 template <class V> static inline void store(void *to, V v) { memcpy(to, &v, sizeof v); }
 
 static inline vf all(float x) { return x - vf{}; }
+// 0, 1, 2, ...
+static inline vi lanes() {
+    vi v;
+    for (int i = 0; i < VL; i++) v[i] = i;
+    return v;
+}
 static inline vf larger(vf a, vf b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
