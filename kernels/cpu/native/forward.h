@@ -44,8 +44,8 @@ struct Buffers {
     void *q;
     Rows x, gated;
     Counter *counters;
-    int64_t counters_count, counters_each;  // in all, and of a layer
-    static constexpr int64_t SHARED = 5;    // things that are shared out in a layer
+    int64_t counters_count;
+    static constexpr int64_t SHARED = 8;  // things that are shared out in a layer, at most
     // Laid out from `memory`; null: only the size counts, which `end` then says.
     Buffers(const Decoder &d, int64_t tokens, const Cut &cut, int threads, char *memory) {
         auto take = [&](int64_t bytes) {
@@ -57,8 +57,7 @@ struct Buffers {
         const int64_t heads = d.kv_heads * d.group, widest = most(d.hidden, heads * d.width);
         Heads h = {};
         h.kv_heads = d.kv_heads, h.group = d.group, h.width = d.width;
-        counters_each = SHARED * threads;
-        counters_count = counters_each * d.layers_count;
+        counters_count = (SHARED * d.layers_count + 1) * threads;  // and for the final norm
         counters = (Counter *)take(sizeof(Counter) * counters_count);
         q = take(4 * tokens * heads * d.width);
         attended = floats(tokens * heads * d.width);
@@ -129,6 +128,7 @@ static void head_product(const Decoder &d, const LayerWeights &layer, const Step
     }
 }
 
+constexpr int64_t TOKENS_AT_ONCE = 8;  // that a thread takes to norm and round
 constexpr int64_t SOME_TOKENS = 64;  // tokens of a tile, or of a head, that a thread takes at a time: there are few of those
 static inline int64_t blocks_of(int64_t tokens) { return (tokens + SOME_TOKENS - 1) / SOME_TOKENS; }
 
@@ -169,24 +169,28 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         step.spent[part] += now - last;
         last = now;
     };
+    Counter *counters = b.counters;  // of what is shared out next; all threads count alike
+    auto share_out = [&](int64_t count, int64_t chunk, auto work) {
+        share(team, counters, count, chunk, work);
+        counters += team.threads;
+    };
     auto each_token = [&](auto work) {
-        const int64_t end = tokens * (team.thread + 1) / team.threads;
-        for (int64_t t = tokens * team.thread / team.threads; t < end; t++) work(t);
+        share_out(tokens, TOKENS_AT_ONCE, work);
         meet(POINTWISE);
     };
     float *const normed = b.normed + team.thread * round_up(hidden, GROUP);
     // work(tile, first, end) for `count` tiles and all tokens; of many tokens a block at a time, so that nobody is waited
     // for long.
-    auto share_tiles = [&](Counter *counters, int64_t count, int64_t chunk, auto work) {
+    auto share_tiles = [&](int64_t count, int64_t chunk, auto work) {
         const int64_t blocks = most(1, blocks_of(tokens));
-        share(team, counters, count * blocks, blocks > 1 ? 1 : chunk, [&](int64_t i) {
+        share_out(count * blocks, blocks > 1 ? 1 : chunk, [&](int64_t i) {
             const int64_t first = i % blocks * SOME_TOKENS;
             work(i / blocks, first, least(tokens, first + SOME_TOKENS));
         });
     };
     // y of a product; `then` is the next one, whose beginning is asked of memory before the others are waited for.
-    auto linear = [&](Counter *counters, const Linear &w, const Rows &x, float *y, const Linear *then) {
-        share_tiles(counters, tiles(w), chunk(w),
+    auto linear = [&](const Linear &w, const Rows &x, float *y, const Linear *then) {
+        share_tiles(tiles(w), chunk(w),
                     [&](int64_t tile, int64_t first, int64_t end) { linear_tile(w, tile, x, first, end, y); });
         if (then) ask_ahead(team, *then);
         meet(PRODUCTS);
@@ -194,7 +198,6 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
 
     for (int64_t l = 0; l < d.layers_count; l++) {
         const LayerWeights &layer = d.layers[l];
-        Counter *counters = b.counters + l * b.counters_each;
         E *q = (E *)b.q, *keys = (E *)step.kv + 2 * l * half_layer, *values = keys + half_layer;
         const Heads h = {q, keys, values, nullptr, attended, step.pool, d.kv_heads, d.group, d.width, d.scale};
 
@@ -204,7 +207,7 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
             prepare(normed, hidden, layer.qkv.bits, b.x, t);
         });
 
-        share_tiles(counters, heads + 2 * d.kv_heads, 1, [&](int64_t i, int64_t first, int64_t end) {
+        share_tiles(heads + 2 * d.kv_heads, 1, [&](int64_t i, int64_t first, int64_t end) {
             head_product(d, layer, step, b.x, i, first, end, q, keys, values);
         });
         meet(PRODUCTS);
@@ -218,8 +221,8 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
             else
                 memcpy(b.attended + token * attended + head * d.width, out, d.width * sizeof(float));
         };
-        share(team, counters + team.threads, cut.tasks(d.kv_heads), 1,
-              [&](int64_t task) { attention_task<Pool>(step.reads, h, cut, task, b.partial, finish); });
+        share_out(cut.tasks(d.kv_heads), 1,
+                  [&](int64_t task) { attention_task<Pool>(step.reads, h, cut, task, b.partial, finish); });
         ask_ahead(team, layer.output);
         meet(ATTENTION);
         if (cut.splits > 1) {
@@ -234,20 +237,17 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
             meet(POINTWISE);
             tokens = step.wanted_count;
         }
-        linear(counters + 2 * team.threads, layer.output, b.x, b.added, &layer.gate_up);
+        linear(layer.output, b.x, b.added, &layer.gate_up);
         each_token([&](int64_t t) {
-            add_norm_row(step.residual + t * hidden, b.added + t * hidden, layer.mlp_norm, d.eps, hidden,
-                         normed);
+            add_norm_row(step.residual + t * hidden, b.added + t * hidden, layer.mlp_norm, d.eps, hidden, normed);
             prepare(normed, hidden, layer.gate_up.bits, b.x, t);
         });
-        share_tiles(counters + 3 * team.threads, (d.inner + WINDOW - 1) / WINDOW, 1,
-                    [&](int64_t window, int64_t first, int64_t end) {
-                        gated_window(layer.gate_up, window, b.x, first, end, layer.down.bits, b.gated);
-                    });
+        share_tiles(windows(d.inner), 1, [&](int64_t window, int64_t first, int64_t end) {
+            gated_window(layer.gate_up, window, b.x, first, end, layer.down.bits, b.gated);
+        });
         ask_ahead(team, layer.down);
         meet(PRODUCTS);
-        linear(counters + 4 * team.threads, layer.down, b.gated, b.added,
-               l + 1 < d.layers_count ? &d.layers[l + 1].qkv : nullptr);
+        linear(layer.down, b.gated, b.added, l + 1 < d.layers_count ? &d.layers[l + 1].qkv : nullptr);
     }
     each_token([&](int64_t t) {
         add_norm_row(step.residual + t * hidden, b.added + t * hidden, d.final_norm, d.eps, hidden,
