@@ -4,7 +4,8 @@ are run here (`radixrt.lang`) and those that the tokenizer process runs.
 Nothing is healed
 - where no free text stands before the gen: template text and its special tokens, generated and selected text are never
   taken back;
-- with a constraint, with n > 1, ignore_eos, stop_regex, frequency or presence penalties, and with max_tokens=0;
+- with a constraint, with n > 1, ignore_eos, allowed_token_ids, stop_regex, frequency or presence penalties, and with
+  max_tokens=0;
 - where the text is a single token with nothing before it, or its last token does not hold whole characters;
 - where the longer token would end inside a character, be one of stop_token_ids, or reach into a stop string.
 """
@@ -22,6 +23,7 @@ def healable(sampling: SamplingParams, constraint: Constraint | None) -> bool:
         constraint is None
         and sampling.n == 1
         and not sampling.ignore_eos
+        and sampling.allowed_token_ids is None
         and not sampling.stop_regex
         and sampling.frequency_penalty == sampling.presence_penalty == 0
         and sampling.max_tokens != 0

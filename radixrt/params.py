@@ -67,6 +67,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     skip_special_tokens: bool = True
     logit_bias: dict[int, float] = {}
     """Added to the logits of the given token ids, -100 to 100; -100: never, unless a constraint leaves nothing else."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Nothing but these tokens is generated: exactly so, whatever logit_bias says. The text ends by itself only at an
+    end token that is one of them. Not beside a constraint."""
     logprobs: int | None = None
     """None: none. k in 0..20: log-probability of each chosen token, and of the k most likely ones. They are the
     model's own (log-softmax of its logits in float32), before temperature, penalties, bias and constraint."""
@@ -86,6 +89,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             msgspec.structs.force_setattr(self, "stop_regex", patterns)
         if isinstance(self.stop_token_ids, list):
             msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids))
+        if isinstance(self.allowed_token_ids, list):
+            msgspec.structs.force_setattr(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         self._check_integers()
         self._check_numbers()
         self._check_stops()
@@ -161,6 +166,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _check(
             isinstance(ids, tuple) and len(ids) <= MAX_STOPS and all(_is_integer(token, 0, LARGEST) for token in ids),
             "stop_token_ids", f"must hold at most {MAX_STOPS} token ids",
+        )  # fmt: skip
+        among = self.allowed_token_ids
+        _check(
+            among is None
+            or (isinstance(among, tuple) and bool(among) and all(_is_integer(token, 0, LARGEST) for token in among)),
+            "allowed_token_ids", "must hold token ids, and at least one",
         )  # fmt: skip
 
 

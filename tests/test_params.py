@@ -45,6 +45,8 @@ from radixrt.transport import Codec
         ("logit_bias", {1: float("inf")}),
         ("logit_bias", {1: 100.5}),
         ("logit_bias", {1: -101}),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [True]),
         ("logprobs", 21),
         ("prompt_logprobs_start", -1),
     ],

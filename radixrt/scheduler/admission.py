@@ -30,6 +30,7 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
         raise InvalidRequest("ignore_eos cannot be used with a constraint, which ends by itself", param="ignore_eos")
     if message.constraint is not None and sampling.min_tokens:
         raise InvalidRequest("min_tokens cannot be used with a constraint, which ends by itself", param="min_tokens")
+    _check_allowed(message, limits)
     ids = message.ids
     if not ids.size:
         raise InvalidRequest("the prompt is empty: give at least one token", param="prompt")
@@ -64,6 +65,21 @@ def to_request(message: Enqueue, limits: Limits, capacity: int, now: float, *, p
         share=message.namespace.tenant or message.namespace.salt,
         deadline=None if message.timeout_s is None else now + message.timeout_s,
     )
+
+
+def _check_allowed(message: Enqueue, limits: Limits) -> None:
+    """InvalidRequest where `allowed_token_ids` leaves nothing to generate, or stands beside another rule of that."""
+    name, sampling = "allowed_token_ids", message.sampling
+    if sampling.allowed_token_ids is None:
+        return
+    if message.constraint is not None:
+        raise InvalidRequest(f"{name} cannot be used with a constraint, or tools that may be called", param=name)
+    if max(sampling.allowed_token_ids) >= limits.vocab_size:
+        raise InvalidRequest(f"{name} must be between 0 and {limits.vocab_size - 1}", param=name)
+    if sampling.min_tokens and {*limits.eos_token_ids, *sampling.stop_token_ids}.issuperset(sampling.allowed_token_ids):
+        raise InvalidRequest(
+            f"{name} holds nothing but end tokens, which min_tokens forbids: leave one of the two out", param=name
+        )
 
 
 def check_select(message: EnqueueSelect, limits: Limits, capacity: int) -> None:

@@ -20,6 +20,7 @@ from radixrt.grammar import Grammar, Matcher
 from radixrt.messages import Namespace, Score
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import ConstraintReport, Pin, Usage
+from radixrt.scheduler.among import Among
 
 
 class State(Enum):
@@ -116,6 +117,10 @@ class Request:
         self.score_from = max(self.sampling.prompt_logprobs_start - 1, 0) if wanted else len(self.prompt)
         seed = self.sampling.seed if self.sampling.seed is not None else random.getrandbits(63)
         self.rows = [Row(self, index, sample_seed(seed, index)) for index in range(self.sampling.n)]
+        if self.sampling.allowed_token_ids is not None:
+            among = Among(frozenset(self.sampling.allowed_token_ids))
+            for row in self.rows:
+                row.matcher = among.fork()
 
     @property
     def finished(self) -> bool:

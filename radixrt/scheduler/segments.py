@@ -23,10 +23,10 @@ import numpy as np
 
 from radixrt.cache import Ids, Node
 from radixrt.errors import GenerationFailed, Overloaded, RadixrtError
-from radixrt.grammar import Bitmask, TokenRefused
 from radixrt.messages import Enqueue, Namespace, Rejected, RunSegments
 from radixrt.params import SamplingParams
 from radixrt.scheduler.admission import to_request
+from radixrt.scheduler.among import Among
 from radixrt.scheduler.requests import Alone, Request, Row, State
 from radixrt.segments import Heal, Segment
 
@@ -55,45 +55,6 @@ class Program:
     seniority: int = 0
     """Its first row's number of admission: later rows have it too, so that a program does not become the youngest with
     each of its gens."""
-
-
-class OneOf:
-    """A matcher for one token out of some."""
-
-    may_stop = False
-
-    def __init__(self, allowed: frozenset[int], taken: int = 0) -> None:
-        self._allowed = allowed
-        self._taken = taken
-
-    @property
-    def must_stop(self) -> bool:
-        return self._taken > 0
-
-    def required(self) -> int | None:
-        return None
-
-    def fill(self, bitmask: Bitmask, row: int) -> None:
-        bitmask[row] = 0
-        ids = np.fromiter(self._allowed, dtype=np.int64, count=len(self._allowed))
-        words = bitmask[row].view(np.uint32)
-        np.bitwise_or.at(words, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
-
-    def accept(self, token: int, *, guessed: bool = False) -> None:
-        if self._taken or token not in self._allowed:
-            raise TokenRefused(f"token {token} is not one of those that may stand here")
-        self._taken += 1
-
-    def rollback(self, n: int) -> None:
-        if n > self._taken:
-            raise ValueError("more tokens are taken back than there were")
-        self._taken -= n
-
-    def fork(self) -> OneOf:
-        return OneOf(self._allowed, self._taken)
-
-    def forced(self) -> list[int]:
-        return []
 
 
 class Programs:
@@ -233,7 +194,7 @@ class Programs:
         program.tokens = tokens
         request = self._request(program, heal.request_id, tokens[:-1], one_token(segment.sampling))
         if request is not None:
-            request.rows[0].matcher = OneOf(frozenset(heal.allowed.tolist()))
+            request.rows[0].matcher = Among(frozenset(heal.allowed.tolist()), most=1)
             self._start(program, request)
 
     def _healed(self, program: Program, row: Row) -> None:

@@ -16,6 +16,8 @@ INSTEAD = {
     "guided_json_object": "structured_outputs.json_object or response_format",
     "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
     "guided_decoding_backend": "backend",
+    "bad_words": "structured_outputs.grammar, which keeps words out however tokens spell them: "
+    '"start: T\\nT: ~/(?s:.*(one|two).*)/"',
     "format": "response_format",
     "functions": "tools",
     "function_call": "tool_choice",

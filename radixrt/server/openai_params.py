@@ -14,7 +14,7 @@ COMPLETION_MAX_TOKENS = 16
 _AS_THEY_ARE = (
     "n", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "top_k", "min_p",
     "repetition_penalty", "min_tokens", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
-    "prompt_logprobs", "return_cache_report",
+    "prompt_logprobs", "return_cache_report", "allowed_token_ids",
 )  # fmt: skip
 
 

@@ -96,6 +96,7 @@ class CommonRequest(_Struct, kw_only=True):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     stop_token_ids: list[TokenId] | None = None
+    allowed_token_ids: list[TokenId] | None = None
     stop_regex: str | list[str] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

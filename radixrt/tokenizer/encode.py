@@ -107,8 +107,8 @@ class PromptEncoder:
         """InvalidRequest where a parameter names a token id that the vocabulary does not have, or is no pattern."""
         for pattern in sampling.stop_regex:
             compiled(pattern)
-        for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
-            for token in ids:
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
+            for token in getattr(sampling, name) or ():
                 if not 0 <= token < self._vocabulary.size:
                     raise InvalidRequest(
                         f"{name} names token id {token}, but ids are 0 to {self._vocabulary.size - 1}", param=name

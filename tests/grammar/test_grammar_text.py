@@ -32,6 +32,7 @@ def compiled(compiler: Backends, text: str) -> Grammar:
         ('start: "yes"i | "<tag>" // a comment < here', ["yes", "YES", "<tag>"], ["<tag"]),
         ("%import common.INT\nstart: INT", ["12"], ["x"]),
         ('start: /a\\/b/ "%json"', ["a/b%json"], ["a/b"]),
+        ("start: T\nT: ~/(?s:.*(one|two).*)/", ["", "on e", "tw", "a\nb"], ["one", "bone\n", "a two b"]),
         ('start: "a"~2..3', ["aa", "aaa"], ["a", "aaaa"]),
         ('root ::= "" | a\na ::= "x" |', ["", "x"], ["xx"]),
         ('start: none "x"\nnone:\n    | "y"', ["x", "yx"], ["y"]),

@@ -8,9 +8,10 @@ from itertools import count
 import numpy as np
 import pytest
 
+from radixrt.grammar import TokenRefused
 from radixrt.messages import RunSegments, StepFailed
 from radixrt.params import Constraint, SamplingParams
-from radixrt.scheduler.segments import OneOf
+from radixrt.scheduler.among import Among
 from radixrt.segments import Heal, Segment
 from tests.scheduler.fakes import EOS, VOCAB, Rig, expected, next_token
 from tests.scheduler.test_scheduler import idle
@@ -150,8 +151,8 @@ def test_a_healed_join_takes_the_token_that_the_model_wants(refuse: bool) -> Non
     idle(rig)
 
 
-def test_one_of_is_a_matcher() -> None:
-    matcher = OneOf(frozenset([0, 31, 32, 63]))
+def test_one_of_some_tokens_is_a_matcher() -> None:
+    matcher = Among(frozenset([0, 31, 32, 63]), most=1)
     bitmask = np.full((2, 2), -1, dtype=np.int32)
     matcher.fill(bitmask, 1)
     words = bitmask[1].view(np.uint32)
@@ -160,6 +161,12 @@ def test_one_of_is_a_matcher() -> None:
     assert matcher.must_stop and not matcher.may_stop
     matcher.rollback(1)
     assert not matcher.must_stop
+    other = matcher.fork()
+    other.accept(63)
+    assert other.must_stop and not matcher.must_stop
+    for each, token in ((other, 0), (matcher, 1)):
+        with pytest.raises(TokenRefused):
+            each.accept(token)
 
 
 def test_gens_that_sample_nothing_and_many_samples_go_on_from_the_first() -> None:

@@ -25,13 +25,14 @@ def test_every_sampling_parameter_reaches_the_engine(served: Served) -> None:
         "n": 2, "temperature": 0, "top_p": 0.5, "seed": 7, "frequency_penalty": 0.25, "presence_penalty": -1,
         "logit_bias": {"3": 1.5}, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 2,
         "include_stop_str_in_output": True, "ignore_eos": True, "skip_special_tokens": False, "max_tokens": 9,
-        "stop_token_ids": [5], "stop": ["x", "y"],
+        "stop_token_ids": [5], "stop": ["x", "y"], "allowed_token_ids": [9, 5],
     }  # fmt: skip
     extra = {"cache_salt": "s", "priority": -3}
     for send in (served.chat, served.complete):
         assert send(**values, **extra).status_code == 200
         _, sampling, _, salt, priority = served.backend.seen[-1]
         expected = {**values, "logit_bias": {3: 1.5}, "stop": ("x", "y"), "stop_token_ids": (5,)}
+        expected["allowed_token_ids"] = (9, 5)
         assert {name: getattr(sampling, name) for name in expected} == expected
         assert (salt, priority) == ("s", -3)
     assert served.chat(stop="one").status_code == 200
@@ -80,7 +81,8 @@ def test_harmless_parameters_are_taken(served: Served, harmless: dict[str, Any])
         ({"modalities": ["audio"]}, "modalities[0]"), ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"), ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": 1}, "logprobs"), ({"temprature": 1}, "temprature"), ({"best_of": 1}, "best_of"),
-        ({"allowed_token_ids": [1]}, "allowed_token_ids"), ({"max_tokens": "5"}, "max_tokens"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"), ({"max_tokens": "5"}, "max_tokens"),
+        ({"allowed_token_ids": [1, -1]}, "allowed_token_ids[1]"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"), ({"chat_template": "x"}, "chat_template"),
     ],
 )  # fmt: skip

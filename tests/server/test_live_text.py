@@ -23,6 +23,18 @@ def streamed(live: Live, path: str, body: dict[str, object]) -> str:
     )
 
 
+def test_only_allowed_tokens_are_written(live: Live) -> None:
+    """vLLM's parameter, on both routes and in both modes; not beside a constraint or tools that may be called."""
+    digits = [live.post("/tokenize", prompt=digit).json()["tokens"][0] for digit in "0123456789"]
+    body = {"prompt": STORY, "allowed_token_ids": digits, "temperature": 0, "max_tokens": 6}
+    text = live.text(**body)
+    assert re.fullmatch("[0-9]{6}", text) and streamed(live, "/v1/completions", body) == text
+    assert re.fullmatch("[0-9]{6}", live.answer(STORY, allowed_token_ids=digits, max_tokens=6, temperature=2.0))
+    tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    for more in ({"regex": "a"}, tools):
+        assert error_of(live.chat(STORY, allowed_token_ids=digits, **more), 400)["param"] == "allowed_token_ids"
+
+
 def test_characters_are_never_torn(live: Live) -> None:
     for limit in (80, 8):
         body = {
