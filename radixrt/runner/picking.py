@@ -94,7 +94,11 @@ class Picker:
         head_s = perf_counter() - began
         self._parts.lap("head")
 
-        own, top_ids, top_logprobs = self._own_logprobs(logits, whole, asked)
+        wants = np.flatnonzero(asked >= 0)
+        chosen, own = np.zeros(len(rows), np.float32), None
+        top_ids, top_logprobs = np.zeros((len(rows), 0), np.int32), np.zeros((len(rows), 0), np.float32)
+        if wants.size:
+            own, top_ids, top_logprobs = self._own_logprobs(logits, whole, asked)
         if whole.size:
             self._adjust(logits, rows[whole], positions[whole], whole, layout.standing)
             self._parts.lap("adjust")
@@ -114,9 +118,7 @@ class Picker:
         if lost.size:
             tokens[torch.from_numpy(lost).to(tokens.device)] = -1
 
-        chosen = np.zeros(len(rows), np.float32)
         if own is not None:
-            wants = np.flatnonzero(asked >= 0)
             picked = tokens[torch.from_numpy(wants).to(tokens.device)].clamp(min=0)
             chosen[wants] = own.gather(1, picked[:, None])[:, 0].cpu().numpy()
         return Picked(tokens, chosen, top_ids, top_logprobs, head_s, mask_wait_s)
@@ -142,14 +144,12 @@ class Picker:
 
     def _own_logprobs(
         self, logits: torch.Tensor, whole: np.ndarray, asked: np.ndarray
-    ) -> tuple[torch.Tensor | None, np.ndarray, np.ndarray]:
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
         """Log-probabilities float32[n, V] of the lines that want any, from the logits of the lines `whole`; and the
         most likely tokens of all lines, as many as any of them asks for."""
-        most = int(asked.max(initial=0))
+        most = int(asked.max())
         top_ids, top_logprobs = np.zeros((len(asked), most), np.int32), np.zeros((len(asked), most), np.float32)
         wants = np.flatnonzero(asked[whole] >= 0)
-        if not wants.size:
-            return None, top_ids, top_logprobs
         part = logits if wants.size == len(logits) else logits[torch.from_numpy(wants).to(logits.device)]
         own = logprobs.log_softmax(part)
         top_ids[whole[wants]], top_logprobs[whole[wants]] = logprobs.top(part, own, most)
