@@ -11,6 +11,7 @@ from radixrt.grammar import TokenRefused
 from radixrt.messages import StepPlan
 from radixrt.params import Constraint
 from radixrt.scheduler.drafts.ending import FIRST_CHOICE, Endings
+from radixrt.scheduler.drafts.tree import TreeSource
 from radixrt.scheduler.drafts.walk import useful, walk
 from tests.scheduler.fakes import EvenGrammar, EvenMatcher, FakeCompiler, Rig, next_token
 
@@ -168,6 +169,14 @@ def test_how_often_a_sample_is_the_last_is_learned_of_each_constraint() -> None:
     assert endings.odds(row) == FIRST_CHOICE
     row.request.grammar = None
     assert endings.odds(row) == 0.0
+
+
+def test_no_guess_is_looked_for_where_rows_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    propose = TreeSource.propose
+    monkeypatch.setattr(TreeSource, "propose", lambda self, row, most: asked.append(1) or propose(self, row, most))
+    classify(APART, 1)
+    assert 0 < len(asked) < 20  # of forty: until it is known
 
 
 def test_masks_of_labels() -> None:

@@ -107,6 +107,10 @@ class Drafter:
         if most < 1 or row.pending:
             return NOTHING
         price, wide = self.cost.price(max(rows, 1)), self._wide(rows)
+        if 1.0 - self.endings.odds(row) <= price:
+            return (
+                NOTHING  # even a guess that holds would count only where the row goes on behind the sample that is due
+            )
         for source in self.sources:
             if wide and source.name != "forced":
                 continue
