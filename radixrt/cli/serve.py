@@ -13,6 +13,7 @@ from radixrt.cli import combinations
 from radixrt.cli.options import EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
 from radixrt.cli.stopping import stops_cleanly
+from radixrt.garbage import spare_what_stays
 
 if TYPE_CHECKING:
     from radixrt.results import ModelInfo
@@ -198,6 +199,7 @@ class Banner:
         say(f"radixrt listens on {url} and loads the model")
 
     def ready(self, info: ModelInfo) -> None:
+        spare_what_stays()
         self._stages.close()
         vectors = f"vectors of {info.embedding.size:,}" if info.embedding is not None else ""
         holds = f"{info.kv_tokens:,} KV tokens" if info.generates else vectors

@@ -13,6 +13,7 @@ import zmq
 from radixrt.checkpoint import open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import RadixrtError, StartupError
+from radixrt.garbage import spare_what_stays
 from radixrt.kernels.build import build_ahead
 from radixrt.messages import FromRunner, Loading, StartupFailed, ToRunner
 from radixrt.process import start
@@ -59,6 +60,7 @@ def main() -> int:
         link.close()
         context.term()
         return 1
+    spare_what_stays()
     run()
     return 0
 

@@ -15,6 +15,7 @@ from radixrt.cache import Paced
 from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
+from radixrt.garbage import Tidier
 from radixrt.grammar import CompileService, MaskFiller, ServiceLimits
 from radixrt.messages import (
     Cancel,
@@ -100,7 +101,7 @@ class SchedulerProcess:
         poller.register(self._compiler.fileno(), zmq.POLLIN)
         if self._events is not None:
             poller.register(self._events.replay, zmq.POLLIN)
-        checked = True
+        checked, tidy = True, Tidier()
         while True:
             if not poller.poll(self._timeout_ms(checked)) and not (
                 self._scheduler.steps or self._scheduler.rows.waiting
@@ -118,6 +119,8 @@ class SchedulerProcess:
                 elif isinstance(result, TierDone):
                     self._tier_done(result)
             self._advance()
+            if self._scheduler.steps:
+                tidy()  # while the runner computes
             self._scheduler.cache.keep_free()
             if self._events is not None:
                 self._events.flush()

@@ -13,6 +13,7 @@ from radixrt import process
 from radixrt.checkpoint import open_checkpoint
 from radixrt.config import TokenizerConfig
 from radixrt.errors import ErrorInfo, ModelError, RadixrtError, StartupError
+from radixrt.garbage import spare_what_stays
 from radixrt.messages import FromClient, FromScheduler, Hello, StartupFailed, ToClient, ToScheduler
 from radixrt.tokenizer.chat import ChatTemplate
 from radixrt.tokenizer.server import SendClient, SendScheduler, TokenizerServer
@@ -46,6 +47,7 @@ def main() -> int:
         log.exception("cannot start")
         _report(clients, StartupError("the tokenizer process failed at start; its log says why").info())
     else:
+        spare_what_stays()
         serve(server, clients, inbound)
     for link in (clients, outbound, inbound):
         link.close()
