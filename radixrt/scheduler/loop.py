@@ -279,9 +279,15 @@ class SchedulerProcess:
         return msgspec.structs.replace(told, stats=stats)
 
     def _advance(self) -> None:
-        """Keep the runner busy first, then tell what is new."""
+        """Keep the runner busy first, then tell what is new.
+
+        The other way round where nothing is under way and newcomers are to be planned: that takes a while, and the
+        runner's cores meanwhile are those of the processes that pass on what is new.
+        """
         scheduler = self._scheduler
         scheduler.expire()
+        if not scheduler.steps and scheduler.rows.waiting:
+            self._tell()
         while True:
             masks = scheduler.masks()
             if masks is not None:
@@ -292,7 +298,11 @@ class SchedulerProcess:
             if plan is None:
                 break
             self._runner.send(plan)
-        scheduler.flush()
-        for message in scheduler.outbox:
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send what this event has brought so far to the tokenizer process."""
+        self._scheduler.flush()
+        for message in self._scheduler.outbox:
             self._outward.send(message)
-        scheduler.outbox.clear()
+        self._scheduler.outbox.clear()
