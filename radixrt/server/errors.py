@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixrt.errors import InvalidRequest, NotFound, Overloaded, RadixrtError, RateLimited, Unauthorized
+from radixrt.errors import Aborted, InvalidRequest, NotFound, Overloaded, RadixrtError, RateLimited, Unauthorized
 from radixrt.process import request_id
 from radixrt.server.places import at
 
@@ -28,6 +28,10 @@ E = TypeVar("E", bound=RadixrtError)
 MESSAGE_CHARS = 2000
 INTERNAL = RadixrtError("the server met an unexpected error; its log says more", code="internal_error")
 """What a stranger is told about an exception that nobody raised on purpose."""
+LEFT = Aborted(
+    "the client has closed its sending side, as one does that leaves: keep it open until the answer is there",
+    code="client_left",
+)
 SHUTTING_DOWN = Overloaded("the server is shutting down", code="shutting_down")
 
 

@@ -1,6 +1,8 @@
 """uvicorn's HTTP/1.1 protocol with the bounds that it lacks: a request's head in size and time, and unread answers.
 
-What is no HTTP is answered in the shape of all errors, and logged with its sender.
+What is no HTTP is answered in the shape of all errors, and logged with its sender. A client that closes its sending
+side behind a request looks like one that has left. Its request ends where it would go on by itself (a generation), with
+an error that says so, and is answered where it would not.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from starlette.types import Message, Receive, Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from radixrt.errors import InvalidRequest
@@ -23,6 +26,8 @@ HEAD_TIMEOUT_S = 30.0
 """From the first byte of a request to the end of its headers; and from the connection to the first byte."""
 INVALID = "Invalid HTTP request received."
 """uvicorn's words, in its log too, where `serve` leaves them out: they say nothing of who sent it."""
+NOTHING_MORE = "radixrt.nothing_more"
+"""Key of a request's scope: an Event that is set once the client has closed its sending side."""
 TLS_BEGINS = b"\x16\x03"
 """What a client sends first that was given https:// for the address of a server without certificate."""
 
@@ -40,6 +45,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._nothing_more = asyncio.Event()
         super().connection_made(transport)
         self._start_timer()
 
@@ -65,7 +71,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_timer()
+        self.scope[NOTHING_MORE] = self._nothing_more  # type: ignore[literal-required]
         super().on_headers_complete()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open for answers: those to whole requests are on their way (not over TLS, which
+        ends in both directions at once)."""
+        if self.scheme == "https" or self.cycle is None or self.cycle.more_body or self.cycle.response_complete:
+            return False
+        self._nothing_more.set()
+        self.cycle.keep_alive = False  # it is the last one
+        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+            cycle.message_event.set()  # whoever waits for a sign of the client looks again: `until_nothing_more`
+        return True
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be read, and close. Behind a request it is left unread: the connection ends with the
@@ -122,3 +140,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.send_400_response(why)
             else:
                 self.transport.close()
+
+
+def until_nothing_more(receive: Receive, scope: Scope) -> Receive:
+    """`receive`, which says behind the body that the client has left as soon as it has closed its sending side."""
+    nothing_more = scope.get(NOTHING_MORE)
+    if nothing_more is None:
+        return receive
+    whole = False
+
+    async def receiving() -> Message:
+        nonlocal whole
+        if not (whole and nothing_more.is_set()):
+            message = await receive()
+            if not (whole and nothing_more.is_set()):
+                whole = not message.get("more_body", False)
+                return message
+        return {"type": "http.disconnect"}
+
+    return receiving

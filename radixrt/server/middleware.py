@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radixrt.errors import Forbidden, RadixrtError, Unauthorized
 from radixrt.process import request_id
 from radixrt.server.callers import ANYBODY, Caller, Callers, enter
-from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_response
+from radixrt.server.errors import LEFT, SHUTTING_DOWN, as_radixrt_error, error_response
 from radixrt.server.faults import short
+from radixrt.server.http_protocol import until_nothing_more
 from radixrt.server.keys import Access
 from radixrt.server.metrics import HttpMetrics, route_of
 from radixrt.server.running import Requests
@@ -26,9 +27,6 @@ from radixrt.server.tracing import Tracing
 from radixrt.surface import write_with
 
 access_log = logging.getLogger("radixrt.access")
-
-CLIENT_CLOSED = 499
-"""Counted for a request whose client left before the answer; nobody receives it."""
 
 
 class RequireKey:
@@ -124,9 +122,10 @@ class Guard:
 
         try:
             with self._requests.entered(name):
-                await self._app(scope, receive, watched)
+                await self._app(scope, until_nothing_more(receive, scope), watched)
         except (ClientGone, ClientDisconnect):
-            status = status or CLIENT_CLOSED
+            if not status:
+                await fail(LEFT)  # read by nobody, unless it still listens
         except asyncio.CancelledError:
             if not status:
                 await fail(SHUTTING_DOWN)

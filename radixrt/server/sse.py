@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from radixrt.errors import Aborted, RadixrtError
-from radixrt.server.errors import SHUTTING_DOWN, as_radixrt_error, error_body
+from radixrt.server.errors import LEFT, SHUTTING_DOWN, as_radixrt_error, error_body
 from radixrt.server.running import current
 
 
@@ -133,7 +133,8 @@ class EventStream(Response):
                     await write(data, True)
                 await write(self.done, False)
         except ClientGone:
-            return
+            await _ended(self._first, self._events)
+            await write(self.failed(LEFT), False)  # read by nobody, unless it still listens
         except asyncio.CancelledError:
             # The server gives up on draining: say so, for a stream that just stops looks like success.
             await write(self.failed(SHUTTING_DOWN), False)

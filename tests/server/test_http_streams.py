@@ -47,6 +47,46 @@ def test_a_client_that_leaves_frees_its_request(served: Served, path: str, strea
     assert served.chat().status_code == 200
 
 
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/api/generate"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_closes_its_sending_side_is_told_what_that_means(served: Served, path: str, stream: bool) -> None:
+    """It cannot be told from one that leaves: its generation ends, but not in silence."""
+    for word in ("WAIT", "SLOW") if stream else ("WAIT",):
+        body = {"model": "fake", "prompt": word, "max_tokens": 100, "messages": [{"role": "user", "content": word}]}
+        for name in {"/v1/completions": ("messages",), "/v1/messages": ("prompt",)}.get(
+            path, ("messages", "max_tokens")
+        ):
+            del body[name]
+        with send(served, path, {**body, "stream": stream}) as connection:
+            assert served.backend.wait_active(1)
+            got = connection.recv(10) if word == "SLOW" else b""
+            connection.shutdown(socket.SHUT_WR)
+            got += rest(connection)
+        assert b"closed its sending side" in got and got.count(b"HTTP/1.1 ") == 1 and b"[DONE]" not in got
+        assert got.startswith(b"HTTP/1.1 200" if word == "SLOW" else b"HTTP/1.1 499")
+        assert served.backend.wait_active(0, timeout=2.0)
+
+
+def test_what_is_not_generated_is_answered_behind_a_closed_sending_side(served: Served) -> None:
+    cut = b'POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{"prompt": "abc"'
+    for head in (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n" * 3):
+        with socket.create_connection(served.address(), timeout=10) as connection:
+            connection.sendall(head)
+            connection.shutdown(socket.SHUT_WR)
+            got = rest(connection)
+        assert got.count(b"HTTP/1.1 200") == head.count(b"GET")
+    with socket.create_connection(served.address(), timeout=10) as connection:
+        connection.sendall(cut)
+        connection.shutdown(socket.SHUT_WR)
+        rest(connection)  # a request that is not whole has no answer, and holds nothing up
+    assert served.chat().status_code == 200
+
+
 def test_leaving_cancels_every_prompt_of_a_request(served: Served) -> None:
     for stream in (False, True):
         connection = send(served, "/v1/completions", {"prompt": ["WAIT"] * 4, "n": 2, "stream": stream})
