@@ -20,7 +20,7 @@ from pathlib import Path
 from radixrt.checkpoint.home import home
 
 SOURCES = Path(__file__).parent / "cpu" / "native"
-FLAGS = ("-std=c++17", "-O3", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi")
+FLAGS = ("-std=c++17", "-O2", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi")
 COMPILERS = ("g++", "c++", "clang++")
 TIMEOUT_S = 120.0
 SWITCH = "RADIXRT_NATIVE_KERNELS"

@@ -98,7 +98,7 @@ typedef WidenedPool HalfPool;
 
 #if defined(RADIXRT_AVX512)
 // 16 lines of 16 words -> their columns.
-static inline void transpose16(const uint32_t *const *lines, uint32_t *to, int64_t stride) {
+RADIXRT_INSIDE void transpose16(const uint32_t *const *lines, uint32_t *to, int64_t stride) {
     __m512i a[16], b[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(lines[i]);
@@ -145,8 +145,8 @@ struct Ahead {
 
 // Keys of `count` slots as columns: to [words, BLOCK]; columns up to the next multiple of VL are zero.
 template <class Pool>
-RADIXRT_ONCE static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots, int64_t count,
-                                    uint32_t *to, const Ahead &ahead) {
+RADIXRT_CLOSELY RADIXRT_ONCE static void fetch_keys(const typename Pool::E *keys, int64_t width, const int32_t *slots,
+                                                    int64_t count, uint32_t *to, const Ahead &ahead) {
     const int64_t words = width / Pool::STEP, columns = round_up(count, VL);
     int64_t done = 0;
 #if defined(RADIXRT_AVX512)
@@ -155,10 +155,12 @@ RADIXRT_ONCE static void fetch_keys(const typename Pool::E *keys, int64_t width,
             ahead.lines(keys, width, done, done + 16);
             static const uint32_t zeros[256] = {};
             const uint32_t *lines[16];
+#pragma GCC unroll 16
             for (int i = 0; i < 16; i++)
                 lines[i] = done + i < count ? (const uint32_t *)(keys + slots[done + i] * width) : nullptr;
             for (int64_t w = 0; w < words; w += 16) {
                 const uint32_t *part[16];
+#pragma GCC unroll 16
                 for (int i = 0; i < 16; i++) part[i] = lines[i] ? lines[i] + w : zeros;
                 transpose16(part, to + w * BLOCK + done, BLOCK);
             }
@@ -188,8 +190,9 @@ struct Turns {
 
 // Values of `count` slots: to [ceil(count / STEP), wide]; a missing second of a pair and what lies beyond width are 0.
 template <class Pool>
-RADIXRT_ONCE static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide, const int32_t *slots,
-                         int64_t count, uint32_t *to, const Ahead &ahead) {
+RADIXRT_CLOSELY RADIXRT_ONCE static void fetch_values(const typename Pool::E *values, int64_t width, int64_t wide,
+                                                      const int32_t *slots, int64_t count, uint32_t *to,
+                                                      const Ahead &ahead) {
     typedef typename Pool::E E;
     static const E nothing[MOST_WIDTH] = {};
     for (int64_t k = 0; k < count; k += Pool::STEP, to += wide) {
@@ -242,8 +245,8 @@ struct Finish {
 
 // finish(token, head, float *output) gets each query's result, unless keys are split: then it comes to `partial`.
 template <class Pool>
-RADIXRT_ONCE static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task, float *partial,
-                                        Finish finish) {
+RADIXRT_CLOSELY RADIXRT_ONCE static void attention_task(const Reads &reads, const Heads &h, const Cut &cut, int64_t task,
+                                                        float *partial, Finish finish) {
     typedef typename Pool::E E;
     const int64_t split = task % cut.splits, head = task / cut.splits % h.kv_heads;
     const int64_t block = task / cut.splits / h.kv_heads;

@@ -74,7 +74,7 @@ struct Buffers {
 
 // Numbers first .. first + WINDOW, or to the end, of silu(gate) * up for rows from .. end, made ready for the product that
 // follows (`bits` of that): a window is what scales need at most.
-static inline void gated_window(const Linear &w, int64_t window, const Rows &x, int64_t from, int64_t end, int64_t bits,
+RADIXRT_ONCE static void gated_window(const Linear &w, int64_t window, const Rows &x, int64_t from, int64_t end, int64_t bits,
                                 const Rows &gated) {
     const int64_t n = w.outputs / 2, first = window * WINDOW, count = least(WINDOW, n - first);
     float *const gate = room(end - from, 2 * WINDOW), *const up = gate + WINDOW;
@@ -93,7 +93,7 @@ static inline void gated_window(const Linear &w, int64_t window, const Rows &x, 
 
 // One head of one token, which it spoils: norm where there is one, rotation; a query to q, a key or value into the pool.
 template <class E>
-static inline void place_head(const Decoder &d, const LayerWeights &layer, const Step &step, int64_t token, int64_t i,
+RADIXRT_ONCE static void place_head(const Decoder &d, const LayerWeights &layer, const Step &step, int64_t token, int64_t i,
                               float *head, E *q, E *keys, E *values) {
     const int64_t heads = d.kv_heads * d.group, width = d.width, slot = step.slots[token];
     const float *cos = step.cos + token * width, *sin = step.sin + token * width;
@@ -112,7 +112,7 @@ static inline void place_head(const Decoder &d, const LayerWeights &layer, const
 
 // Head i of tokens first .. end: its product, placed. Where heads are no whole tiles, two compute the one that they share.
 template <class E>
-static void head_product(const Decoder &d, const LayerWeights &layer, const Step &step, const Rows &x, int64_t i,
+RADIXRT_ONCE static void head_product(const Decoder &d, const LayerWeights &layer, const Step &step, const Rows &x, int64_t i,
                          int64_t first, int64_t end, E *q, E *keys, E *values) {
     const Linear &w = layer.qkv;
     const int64_t begin = i * d.width, from = begin / TILE, stop = (begin + d.width + TILE - 1) / TILE;

@@ -194,7 +194,7 @@ static inline float *room(int64_t rows, int64_t width) {
 }
 
 // y [.., outputs] of one tile for rows from .. end.
-static inline void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
+RADIXRT_ONCE static void linear_tile(const Linear &w, int64_t tile, const Rows &x, int64_t from, int64_t end, float *y) {
     const int64_t first = tile * TILE, count = least(TILE, w.outputs - first);
     if (count == TILE && !w.bias) return products(w, tile, x, from, end, y + from * w.outputs + first, w.outputs);
     float *const part = room(end - from, TILE);

@@ -5,7 +5,7 @@
 // residual [n] += x (of type X, or null); out = residual / sqrt(mean(residual^2) + eps) * weight (arXiv 1910.07467).
 // residual may be of type E: what is normed is then the sum as it was rounded.
 template <class E, class X, class W, class O>
-static void add_norm_row(E *residual, const X *x, const W *weight, float eps, int64_t n, O *out) {
+RADIXRT_ONCE static void add_norm_row(E *residual, const X *x, const W *weight, float eps, int64_t n, O *out) {
     vf squares = vf{};
     float rest = 0;
     int64_t i = 0;
