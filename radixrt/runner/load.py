@@ -25,7 +25,7 @@ from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
 from radixrt.runner.dtype import choose_dtype
 from radixrt.runner.group import DistributedGroup
-from radixrt.runner.packed import packed_file
+from radixrt.runner.packed import hash_ahead, packed_file
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
 from radixrt.runner.ranks import Begin, RankedModel, Ranks, rendezvous
 from radixrt.runner.room import check_room
@@ -136,6 +136,9 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
             check_room(
                 checkpoint, dtype, config.weights, free_bytes=free, ranks=config.tp, kv_tokens=config.kv_tokens
             )  # fmt: skip
+            packs = config.weights in ("int8", "int4") or (config.weights == "auto" and checkpoint.gguf is not None)
+            if packs and dtype == torch.bfloat16:
+                hash_ahead(checkpoint)
         model = load_model(
             checkpoint,
             dtype=dtype,

@@ -17,7 +17,7 @@ from radixrt.tiers.keys import CHUNK
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """To be raised whenever what a chunk holds changes (layout, or how keys and values are computed), or what names it."""
 _MEMO = "radixrt-kv.hashes"
 
