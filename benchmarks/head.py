@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from radixrt.checkpoint import open_checkpoint, resolve
-from radixrt.kernels import AttentionLayout
 from radixrt.messages import RowOpen, StepMasks, StepPlan
 from radixrt.models import CausalLM, load_model
 from radixrt.runner.step import Stepper
@@ -38,20 +37,7 @@ class Logits:
     """A model that cannot choose."""
 
     def __init__(self, model: CausalLM) -> None:
-        self.device, self._model = model.device, model
-
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        kv: torch.Tensor,
-        layout: AttentionLayout,
-    ) -> torch.Tensor:
-        return self._model.forward(tokens, positions, slots, kv, layout)
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._model.logits(hidden)
+        self.device, self.forward, self.logits = model.device, model.forward, model.logits
 
 
 def opened(row: int, kind: str) -> RowOpen:

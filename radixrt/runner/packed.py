@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from radixrt.checkpoint import Checkpoint
@@ -22,28 +23,26 @@ def weight_files(checkpoint: Checkpoint) -> list[Path]:
 
 def hash_ahead(checkpoint: Checkpoint) -> None:
     """Begin to hash the weights in a thread, while the kernels are compiled; `packed_file` then waits for that."""
-    threading.Thread(target=_directory_and_hash, args=(checkpoint,), name="hash", daemon=True).start()
+
+    def ahead() -> None:
+        with suppress(OSError):  # `packed_file` says what is wrong
+            _hash(checkpoint, home() / "weights")
+
+    threading.Thread(target=ahead, name="hash", daemon=True).start()
 
 
 def packed_file(checkpoint: Checkpoint, form: str) -> PackedFile | None:
     """The file for the model's weights packed as `form`; None, with a warning, where no directory can be had."""
-    found = _directory_and_hash(checkpoint)
-    if isinstance(found, OSError):
-        log.warning("packed weights cannot be kept in %s: %s", _directory(), found.strerror)
+    directory = home() / "weights"
+    try:
+        return PackedFile(directory, _hash(checkpoint, directory), form)
+    except OSError as error:
+        log.warning("packed weights cannot be kept in %s: %s", directory, error.strerror)
         return None
-    return PackedFile(*found, form)
 
 
-def _directory() -> Path:
-    return home() / "weights"
-
-
-def _directory_and_hash(checkpoint: Checkpoint) -> tuple[Path, str] | OSError:
-    """Where packed weights are kept, and the hash of the model's, which is remembered there; or why there is none."""
-    directory = _directory()
+def _hash(checkpoint: Checkpoint, directory: Path) -> str:
+    """Of the model's weights, remembered in `directory`, which is made: who comes second only reads it there."""
     with _one_at_a_time:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            return directory, weights_hash(weight_files(checkpoint), directory)
-        except OSError as error:
-            return error
+        directory.mkdir(parents=True, exist_ok=True)
+        return weights_hash(weight_files(checkpoint), directory)

@@ -14,7 +14,8 @@ def row_open(row: Row, limits: Limits) -> RowOpen:
     repeats = sampling.repetition_penalty != 1.0
     counts = repeats or bool(sampling.frequency_penalty or sampling.presence_penalty)
     prompt = row.request.prompt
-    least = sampling.min_tokens  # where it is 0, ends are never forbidden, and greedy rows need no logits
+    # Without min_tokens no end is ever forbidden: a row that is told none may go without logits.
+    ends = [*limits.eos_token_ids, *sampling.stop_token_ids] if sampling.min_tokens else []
     return RowOpen(
         row=row.id,
         temperature=sampling.temperature,
@@ -27,8 +28,8 @@ def row_open(row: Row, limits: Limits) -> RowOpen:
         repetition_penalty=sampling.repetition_penalty,
         bias_ids=list(sampling.logit_bias.keys()),
         bias=list(sampling.logit_bias.values()),
-        min_length=len(prompt) + least if least else 0,
-        end_ids=[*limits.eos_token_ids, *sampling.stop_token_ids] if least else [],
+        min_length=len(prompt) + sampling.min_tokens,
+        end_ids=ends,
         logprobs=-1 if sampling.logprobs is None else sampling.logprobs,
         prompt_ids=np.array(prompt, dtype=np.int32) if repeats else None,
         output_ids=np.array(row.tokens[len(prompt) :], dtype=np.int32) if counts else None,

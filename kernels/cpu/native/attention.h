@@ -255,17 +255,12 @@ RADIXRT_CLOSELY RADIXRT_ONCE static void attention_task(const Reads &reads, cons
     const int64_t queries = (t1 - t0) * group;
     const E *keys = (const E *)h.keys + head * h.pool * width, *values = (const E *)h.values + head * h.pool * width;
 
-    char *memory = (char *)attention_scratch.need(
-        4 * (queries * (words + wide + BLOCK + BLOCK / 2 + 2) + BLOCK * (words + wide)) + 7 * 64);
-    auto take = [&](int64_t count) {
-        void *at = memory;
-        memory += round_up(count * 4, 64);
-        return at;
-    };
-    uint32_t *q = (uint32_t *)take(queries * words), *columns = (uint32_t *)take(BLOCK * words);
-    uint32_t *lines = (uint32_t *)take(BLOCK * wide), *weights = (uint32_t *)take(queries * BLOCK / 2);
-    float *scores = (float *)take(queries * BLOCK), *out = (float *)take(queries * wide);
-    float *top = (float *)take(2 * queries), *total = top + queries;
+    Pieces pieces = {(char *)attention_scratch.need(
+        4 * (queries * (words + wide + BLOCK + BLOCK / 2 + 2) + BLOCK * (words + wide)) + 7 * 64)};
+    uint32_t *q = pieces.take<uint32_t>(queries * words), *columns = pieces.take<uint32_t>(BLOCK * words);
+    uint32_t *lines = pieces.take<uint32_t>(BLOCK * wide), *weights = pieces.take<uint32_t>(queries * BLOCK / 2);
+    float *scores = pieces.take<float>(queries * BLOCK), *out = pieces.take<float>(queries * wide);
+    float *top = pieces.take<float>(2 * queries), *total = top + queries;
 
     for (int64_t i = 0; i < queries; i++) {
         const E *from = (const E *)h.q + (t0 + i / group) * h.q_stride + (head * group + i % group) * width;

@@ -46,36 +46,30 @@ struct Buffers {
     Counter *counters;
     int64_t counters_count;
     static constexpr int64_t SHARED = 8;  // things that are shared out in a layer, at most
+    char *end;
     // Laid out from `memory`; null: only the size counts, which `end` then says.
     Buffers(const Decoder &d, int64_t tokens, const Cut &cut, int threads, char *memory) {
-        auto take = [&](int64_t bytes) {
-            char *at = memory;
-            memory += round_up(bytes, 64);
-            return at;
-        };
-        auto floats = [&](int64_t count) { return (float *)take(4 * count); };
+        Pieces pieces = {memory};
         const int64_t heads = d.kv_heads * d.group, widest = most(d.hidden, heads * d.width);
         Heads h = {};
         h.kv_heads = d.kv_heads, h.group = d.group, h.width = d.width;
         counters_count = (SHARED * d.layers_count + 1) * threads;  // and for the final norm
-        counters = (Counter *)take(sizeof(Counter) * counters_count);
-        q = take(4 * tokens * heads * d.width);
-        attended = floats(tokens * heads * d.width);
-        added = floats(tokens * d.hidden);
-        normed = floats(threads * round_up(d.hidden, GROUP));
-        partial = floats(cut.partial_floats(tokens, h));
-        for (Rows *rows : {&x, &gated}) {
-            memory = rows->lay_out(tokens, rows == &x ? widest : d.inner, memory);
-        }
-        end = memory;
+        counters = pieces.take<Counter>(counters_count);
+        q = pieces.take<float>(tokens * heads * d.width);
+        attended = pieces.take<float>(tokens * heads * d.width);
+        added = pieces.take<float>(tokens * d.hidden);
+        normed = pieces.take<float>(threads * round_up(d.hidden, GROUP));
+        partial = pieces.take<float>(cut.partial_floats(tokens, h));
+        x.lay_out(tokens, widest, pieces);
+        gated.lay_out(tokens, d.inner, pieces);
+        end = pieces.at;
     }
-    char *end;
 };
 
 // Numbers first .. first + WINDOW, or to the end, of silu(gate) * up for rows from .. end, made ready for the product that
 // follows (`bits` of that): a window is what scales need at most.
-RADIXRT_ONCE static void gated_window(const Linear &w, int64_t window, const Rows &x, int64_t from, int64_t end, int64_t bits,
-                                const Rows &gated) {
+RADIXRT_ONCE static void gated_window(const Linear &w, int64_t window, const Rows &x, int64_t from, int64_t end,
+                                      int64_t bits, const Rows &gated) {
     const int64_t n = w.outputs / 2, first = window * WINDOW, count = least(WINDOW, n - first);
     float *const gate = room(end - from, 2 * WINDOW), *const up = gate + WINDOW;
     for (int64_t at = 0; at < count; at += TILE) {

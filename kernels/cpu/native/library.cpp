@@ -64,11 +64,15 @@ struct Ready {
     Counter *counters;
     Ready(const Linear &w, int64_t count) {
         static thread_local Scratch scratch;
-        const int64_t threads = omp_get_max_threads(), widened_bytes = round_up(4 * count * w.inputs, 64);
-        const int64_t bytes = rows.lay_out(count, w.inputs, nullptr) - (char *)nullptr;
-        char *memory = (char *)scratch.need(bytes + widened_bytes + sizeof(Counter) * threads);
-        widened = (float *)rows.lay_out(count, w.inputs, memory);
-        counters = (Counter *)((char *)widened + widened_bytes);
+        const int64_t threads = omp_get_max_threads();
+        const auto lay_out = [&](char *memory) {
+            Pieces pieces = {memory};
+            rows.lay_out(count, w.inputs, pieces);
+            widened = pieces.take<float>(count * w.inputs);
+            counters = pieces.take<Counter>(threads);
+            return pieces.at;
+        };
+        lay_out((char *)scratch.need(lay_out(nullptr) - (char *)nullptr));
         for (int i = 0; i < threads; i++) new (counters + i) Counter(0);
     }
     // Row r is made ready as number r, or row order[r] is.

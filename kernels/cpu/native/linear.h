@@ -31,21 +31,15 @@ struct Rows {
     float *scales, *sums;  // [rows, inputs / GROUP]: the scale, and scale * sum of the group's integers (not with 4 bits)
     uint32_t *pairs;       // with 4 bits, where scales are of windows: the sums as windows.h has them
     uint64_t *starts;      // likewise
-    // Lays them out from `memory` for `count` rows of `inputs`, and says where that ends; null: only the size counts.
-    char *lay_out(int64_t count, int64_t inputs, char *memory) {
-        auto take = [&](int64_t bytes) {
-            char *at = memory;
-            memory += round_up(bytes, 64);
-            return at;
-        };
+    // Lays them out for `count` rows of `inputs`.
+    void lay_out(int64_t count, int64_t inputs, Pieces &memory) {
         const int64_t spans = count * ((inputs + GROUP - 1) / GROUP);
-        half = (bf16 *)take(2 * count * inputs);
-        bytes = (int8_t *)take(count * round_up(inputs, WINDOW));
-        scales = (float *)take(4 * spans);
-        sums = (float *)take(4 * spans);
-        pairs = (uint32_t *)take(4 * spans);
-        starts = (uint64_t *)take(8 * spans);
-        return memory;
+        half = memory.take<bf16>(count * inputs);
+        bytes = memory.take<int8_t>(count * round_up(inputs, WINDOW));
+        scales = memory.take<float>(spans);
+        sums = memory.take<float>(spans);
+        pairs = memory.take<uint32_t>(spans);
+        starts = memory.take<uint64_t>(spans);
     }
 };
 

@@ -17,3 +17,13 @@ struct Scratch {
     }
     ~Scratch() { free(data); }
 };
+
+// Memory given out piece by piece, each at a cache line. From null: what it all comes to is (char *)at - (char *)nullptr.
+struct Pieces {
+    char *at;
+    template <class T> T *take(int64_t count) {
+        T *piece = (T *)at;
+        at += round_up(count * (int64_t)sizeof(T), 64);
+        return piece;
+    }
+};
