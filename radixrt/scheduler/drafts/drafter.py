@@ -108,9 +108,8 @@ class Drafter:
             return NOTHING
         price, wide = self.cost.price(max(rows, 1)), self._wide(rows)
         if 1.0 - self.endings.odds(row) <= price:
-            return (
-                NOTHING  # even a guess that holds would count only where the row goes on behind the sample that is due
-            )
+            # Even a guess that holds would count only where the row goes on behind the sample that is due.
+            return NOTHING
         for source in self.sources:
             if wide and source.name != "forced":
                 continue
