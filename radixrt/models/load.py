@@ -53,9 +53,9 @@ def load_model(
     `weights`: in which form matrices are stored and multiplied. auto: on a CPU what the files have quantized is packed
     (`packing.parts`) and all else bfloat16; where nothing is quantized, or the compiled path cannot be had, matrices
     are dense, in `dtype`. bf16, int8, int4: so, whatever `dtype` is. float32: dense, never by the compiled path, under
-    `dtype` float32 alone. `packed_file`: called with the form when something is to be packed; where that is kept, None for
-    memory alone. With `group` the model is this rank's part of one over several ranks (`parallel.split`,
-    `Decoder.join`).
+    `dtype` float32 alone.
+    `packed_file`: called with the form when something is to be packed; where that is kept, None for memory alone. With
+    `group` the model is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
 
     Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
     or a weight format is not supported. Tensors that the model does not use are named in a warning.
