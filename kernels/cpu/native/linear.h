@@ -295,7 +295,6 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         for (int i = 0; i < WINDOW / VL; i++)
             if (i * VL < some) n[i] = nearest(load<vf>(from + i * VL) * inverse);
         // As bytes in fours: those of the first group and of the second in turn. MIDDLE times their sums, by lanes.
-        SmallSums eights = SmallSums::begin(vi{});
         const vb middle = everywhere((uint32_t)MIDDLE * 0x01010101);
 #if defined(RADIXRT_AVX512)
         const __m512i mixed = _mm512_packs_epi16(_mm512_packs_epi32((__m512i)n[0], (__m512i)n[1]),
@@ -303,8 +302,7 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         const __m512i turns = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         const __m512i bytes = _mm512_permutexvar_epi32(turns, mixed);
         _mm512_storeu_si512(to, bytes);
-        eights.add(middle, (vb)bytes);
-        const __m512i fours = (__m512i)eights.end(vi{});
+        const __m512i fours = _mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)middle, bytes), _mm512_set1_epi16(1));
         const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(fours), _mm512_extracti64x4_epi64(fours, 1));
 #else
         __m256i groups[2];  // fours of a group: the even ones, then the odd ones
@@ -315,9 +313,9 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         const __m256i high = _mm256_permute4x64_epi64(_mm256_unpackhi_epi32(groups[0], groups[1]), 0xd8);
         _mm256_storeu_si256((__m256i *)to, low);
         _mm256_storeu_si256((__m256i *)(to + 32), high);
-        eights.add(middle, (vb)low);
-        eights.add(middle, (vb)high);
-        const __m256i eight = (__m256i)eights.end(vi{});
+        const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)middle, low),
+                                               _mm256_maddubs_epi16((__m256i)middle, high));
+        const __m256i eight = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #endif
         const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
         const __m128i sums = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));  // MIDDLE times those of both groups

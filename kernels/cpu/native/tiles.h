@@ -27,9 +27,11 @@ typedef uint8_t vb __attribute__((vector_size(VL * 4)));
 
 #if defined(RADIXRT_AVX512)
 typedef __m512i wide_int;
+typedef __m512 wide_float;
 #define RADIXRT_SIMD(name) _mm512_##name
 #else
 typedef __m256i wide_int;
+typedef __m256 wide_float;
 #define RADIXRT_SIMD(name) _mm256_##name
 #endif
 
@@ -89,25 +91,24 @@ template <class V> static inline void keep_order(V &sum) {
 // What the compiler knows of a pointer's target is not used for what is read through it from here on.
 template <class T> static inline void forget(const T *&pointer) { asm volatile("" : "+r"(pointer)); }
 
-// Running sums of q x, a lane each: eight times four products of weights below 16, beginning at `start`.
+// Running sums of q x, a lane each: eight times four products of weights below 16. Those of dot products begin at `start`.
 struct SmallSums {
 #if defined(RADIXRT_DOTS)
     vi sum;
     static inline SmallSums begin(vi start) { return {start}; }
     inline void add(vb q, vb x) { sum = dot4(sum, q, x); }
-    inline vi end(vi) const { return sum; }
 #else
-    wide_int pairs;  // two sums of 16 bits in a lane
-    static inline SmallSums begin(vi) { return {wide_int{}}; }
+    vi sum;  // two sums of 16 bits in a lane
+    static inline SmallSums begin(vi) { return {vi{}}; }
     inline void add(vb q, vb x) {
-        pairs = RADIXRT_SIMD(add_epi16)(pairs, RADIXRT_SIMD(maddubs_epi16)((wide_int)q, (wide_int)x));
-        keep_order(pairs);
+        const wide_int pairs = RADIXRT_SIMD(maddubs_epi16)((wide_int)q, (wide_int)x);
+        sum = (vi)RADIXRT_SIMD(add_epi16)((wide_int)sum, pairs);
+        keep_order(sum);
     }
-    inline vi end(vi start) const { return start + (vi)RADIXRT_SIMD(madd_epi16)(pairs, RADIXRT_SIMD(set1_epi16)(1)); }
 #endif
 };
 
-// Weights of 8 bits in the form in which they are multiplied, and what is then missing from a sum: BYTE_BIAS * sum x.
+// Weights of 8 bits in the form in which they are multiplied, and what is then missing from a sum: BIAS * sum x.
 struct ByteWeights {
 #if defined(RADIXRT_DOTS)
     static constexpr int32_t BIAS = 0;

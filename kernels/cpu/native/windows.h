@@ -46,6 +46,33 @@ struct WindowRows {
 };
 
 #if defined(RADIXRT_BYTES)
+// The scales of a window's outputs, in the form in which sums are multiplied by them.
+struct WindowScales {
+#if defined(RADIXRT_DOTS)
+    vi ratios, shifts;
+    static inline WindowScales of(vi ratios, vi shifts) { return {ratios, shifts}; }
+    // Sums of q - MIDDLE fit 16 bits: one instruction multiplies those of both groups.
+    inline vi total(SmallSums a, SmallSums b, vi sums) const {
+        return dot2(dot2(vi{}, shifts, sums), ratios, pack_pairs(a.sum, b.sum));
+    }
+#else
+    vi of_a, of_b, shifts;
+    // Sums are those of q, in two parts, whose lanes alternate between the groups; MIDDLE goes into the shifts.
+    static inline WindowScales of(vi ratios, vi shifts) {
+        const wide_int r = (wide_int)ratios, middle = RADIXRT_SIMD(slli_epi16)(r, 3);
+        static_assert(MIDDLE == 8, "the shift by 3");
+        return {(vi)RADIXRT_SIMD(unpacklo_epi16)(r, r), (vi)RADIXRT_SIMD(unpackhi_epi16)(r, r),
+                (vi)RADIXRT_SIMD(sub_epi16)((wide_int)shifts, middle)};
+    }
+    inline vi total(SmallSums a, SmallSums b, vi sums) const {
+        const vf of_both = (vf)dot2(vi{}, of_a, a.sum), others = (vf)dot2(vi{}, of_b, b.sum);
+        const vi first = (vi)(vf)RADIXRT_SIMD(shuffle_ps)((wide_float)of_both, (wide_float)others, 0x88);
+        const vi second = (vi)(vf)RADIXRT_SIMD(shuffle_ps)((wide_float)of_both, (wide_float)others, 0xdd);
+        return dot2(first + second, shifts, sums);
+    }
+#endif
+};
+
 // y[r * stride + o] for R rows from `row` and the outputs of one tile. first: nobody has read the tile in this step, so
 // what comes next is asked of memory meanwhile.
 template <int R>
@@ -83,12 +110,10 @@ RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t count, cons
                     b[r].add(of_b, xs);
                 }
             }
-            const vi ratios = load<vi>(part), shifts = load<vi>(part + LINE);
+            const WindowScales of = WindowScales::of(load<vi>(part), load<vi>(part + LINE));
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) {
-                const vi start = (vi)everywhere(starts[r * count + w]);
-                const vi shifted = dot2(vi{}, shifts, (vi)everywhere(sums[r * count + w]));
-                const vi total = dot2(shifted, ratios, pack_pairs(a[r].end(start), b[r].end(start)));
+                const vi total = of.total(a[r], b[r], (vi)everywhere(sums[r * count + w]));
                 acc[p][r] += scales[r * count + w] * __builtin_convertvector(total, vf);
             }
         }
