@@ -21,6 +21,7 @@ import msgspec
 
 from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig, draft_sources
 from radixrt.errors import StartupError
+from radixrt.kernels import instruction_sets
 from radixrt.runner.threads import environment, usable_cores
 from radixrt.transport import private_directory
 
@@ -53,6 +54,7 @@ class Trio:
     ) -> None:
         if config.tp < 1:
             raise StartupError(f"tp must be 1 or more, but is {config.tp}", param="tp")
+        torch_limits = instruction_sets.torch_environment()
         self.directory = private_directory()
         # Also where an exit overtakes the start: a process that has not read its config does not know the directory.
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
@@ -71,7 +73,8 @@ class Trio:
         self._first_death = threading.Lock()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name, child in self._configs(config, model_path, draft_path).items():
-            extra = environment(self.threads) if isinstance(child, RunnerConfig) else _ONE_THREAD
+            computes = isinstance(child, RunnerConfig)
+            extra = environment(self.threads) | torch_limits if computes else _ONE_THREAD
             module = "runner" if isinstance(child, RunnerConfig) else name
             self.processes[name] = _spawn(f"radixrt.{module}", msgspec.json.encode(child), extra)
         for name, process in self.processes.items():
