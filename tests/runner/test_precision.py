@@ -43,7 +43,8 @@ def config_of(path: Path | str = "", **fields: object) -> RunnerConfig:
 def rung(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Take this machine for one of the named instruction set, with compiled kernels."""
     monkeypatch.setattr(narrow, "obstacle", lambda *_: None)
-    return lambda name: monkeypatch.setattr(instruction_sets, "current", lambda: instruction_sets.named(name))
+    rungs = {rung.name: rung for ladder in instruction_sets.LADDERS.values() for rung in ladder}
+    return lambda name: monkeypatch.setattr(instruction_sets, "current", lambda: rungs[name])
 
 
 @pytest.fixture
@@ -182,6 +183,7 @@ def start(path: Path, **fields: object) -> tuple[Stepper, RunnerReady]:
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed weights of tiny models are not kept with those of the user."""
     native.available()
+    monkeypatch.setattr(torch, "set_num_interop_threads", lambda count: None)  # once a process
     monkeypatch.setenv("RADIXRT_HOME", str(tmp_path / "home"))
 
 
