@@ -6,7 +6,6 @@ Where there is no C++ compiler, the wheel is one of pure Python, and a warning s
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,20 +34,22 @@ class BuildPython(build_py):
             self.compile_kernels(Path(self.build_lib) / "radixrt" / "kernels" / "cpu" / "native" / "prebuilt")
 
     def compile_kernels(self, directory: Path) -> None:
-        # A directory that an earlier build left may hold libraries of other sources.
-        shutil.rmtree(directory, ignore_errors=True)
+        rungs = [rung for rung in instruction_sets.LADDERS[instruction_sets.architecture()] if rung.name in RUNGS]
+        names = {compiler.library_name(rung, compiler.source_digest(rung)): rung for rung in rungs}
+        # An earlier build may have left libraries here: of these sources, or of others.
+        for path in directory.glob("*"):
+            if names.pop(path.name, None) is None:
+                path.unlink()
         found = compiler.find()
         if found is None:
             self.warn("no C++ compiler: the wheel brings no compiled kernels, and they are compiled at the first start")
             return
-        rungs = [rung for rung in instruction_sets.LADDERS[instruction_sets.architecture()] if rung.name in RUNGS]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda rung: self.compile_one(directory, found, rung), rungs))
+            list(pool.map(lambda name: self.compile_one(directory / name, found, names[name]), names))
 
-    def compile_one(self, directory: Path, found: str, rung: instruction_sets.InstructionSet) -> None:
-        name = f"radixrt-{rung.name}-{compiler.source_digest(rung)}{compiler.suffix()}"
+    def compile_one(self, path: Path, found: str, rung: instruction_sets.InstructionSet) -> None:
         try:
-            compiler.compile_to(directory / name, found, rung)
+            compiler.compile_to(path, found, rung)
         except (compiler.CompileError, OSError) as error:
             self.warn(f"the wheel brings no kernels for {rung.name}: {error}")
 

@@ -67,16 +67,12 @@ def build(rung: InstructionSet | None = None, *, directory: Path | None = None) 
 
 def prebuilt(rung: InstructionSet) -> Path:
     """Where a library for the rung is, if a wheel made from these sources brought one."""
-    return PREBUILT / _name(rung, compiler.source_digest(rung))
+    return PREBUILT / compiler.library_name(rung, compiler.source_digest(rung))
 
 
 def rung_of(path: Path) -> str:
     """The name of the rung that a library of `build` was made for."""
     return path.name.split("-")[1]
-
-
-def _name(rung: InstructionSet, digest: str) -> str:
-    return f"radixrt-{rung.name}-{digest}{compiler.suffix()}"
 
 
 def _lower(wanted: InstructionSet) -> Path | None:
@@ -94,7 +90,7 @@ def _compiled(rung: InstructionSet, directory: Path) -> Path | str:
         more = " (Microsoft's compiler cannot make the kernels)" if sys.platform == "win32" else ""
         return f"no C++ compiler found ({names}, or CXX){more}"
     tuning = _tuning()
-    path = directory / _name(rung, _digest(rung, found, tuning))
+    path = directory / compiler.library_name(rung, _digest(rung, found, tuning))
     if path.exists():
         return path
     try:

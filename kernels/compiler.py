@@ -65,6 +65,11 @@ def flags(rung: InstructionSet, platform: str = sys.platform) -> tuple[str, ...]
     return (*_FLAGS, *system, *rung.flags)
 
 
+def library_name(rung: InstructionSet, digest: str) -> str:
+    """What a library's file is called. `digest`: of what it was made from."""
+    return f"radixrt-{rung.name}-{digest}{suffix()}"
+
+
 def source_digest(rung: InstructionSet, platform: str = sys.platform) -> str:
     """Of the sources and the flags: what a library has to be made from to fit this version of the code."""
     digest = hashlib.sha256()

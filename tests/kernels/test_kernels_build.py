@@ -15,7 +15,8 @@ from radixrt.kernels.instruction_sets import InstructionSet
 
 
 @pytest.fixture(autouse=True)
-def _forget() -> object:
+def _forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(builds, "PREBUILT", tmp_path / "prebuilt")
     libraries.library.cache_clear()
     yield
     libraries.library.cache_clear()
