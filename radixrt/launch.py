@@ -136,6 +136,7 @@ class Trio:
                 device=config.device,
                 attention=config.attention,
                 weights=config.weights,
+                kv_dtype=config.kv_dtype,
                 threads=self.threads,
                 context_length=config.context_length,
                 kv_tokens=config.kv_tokens,

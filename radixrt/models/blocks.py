@@ -159,6 +159,7 @@ class Decoder:
     ) -> None:
         """`tied`: the head is the embedding (one storage)."""
         self.config, self.dtype, self.device, self.kernels = config, dtype, device, kernels.select(device)
+        """`dtype`: of activations, and of dense weights but for those that `store_bfloat16` has made bfloat16."""
         self.rotary = Rotary(config, device, rope_factors)
         self.embedding = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
         self.head = self.embedding if tied else torch.empty_like(self.embedding)
@@ -169,6 +170,15 @@ class Decoder:
         self.compiled_last = False
         self.part: Part | None = None
         self.group: Group | None = None
+
+    def store_bfloat16(self) -> None:
+        """Make all matrices bfloat16, whatever the activations are; called before anything is read into them."""
+        tied = self.tied
+        self.embedding = torch.empty_like(self.embedding, dtype=torch.bfloat16)
+        self.head = self.embedding if tied else torch.empty_like(self.head, dtype=torch.bfloat16)
+        for layer in self.layers:
+            for linear, _ in layer.linears().values():
+                linear.weight = torch.empty_like(linear.weight, dtype=torch.bfloat16)
 
     def use(self, ops: Kernels) -> None:
         """Compute with these operations from now on, and not by the compiled path."""
@@ -212,15 +222,17 @@ class Decoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        if self._fits(tokens, layout):
+        if self._fits(tokens, kv, layout):
             return self._compiled(tokens, positions, slots, kv, layout, None)
+        if kv.dtype != self.dtype:
+            raise TypeError(f"only the compiled path takes a pool of {kv.dtype} under activations of {self.dtype}")
         self.compiled_last = False
         ops, eps = self.kernels, self.config.rms_norm_eps
         cos, sin = self.rotary.tables(positions, self.dtype)
         if self.part is not None and self.group is not None:
             residual = embed_part(tokens, self.embedding, self.part, self.group)
         else:
-            residual = F.embedding(tokens, self.embedding)
+            residual = self._embed(tokens)
         # Each addition to the residual is made together with the norm that follows it.
         next_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
         x = ops.rms_norm(residual, self.layers[0].input_norm, eps)
@@ -244,12 +256,17 @@ class Decoder:
 
         The compiled path spares the others what is behind the last layer's attention.
         """
-        if self._fits(tokens, layout):
+        if self._fits(tokens, kv, layout):
             return self._compiled(tokens, positions, slots, kv, layout, wanted)
         return self.forward(tokens, positions, slots, kv, layout)[wanted]
 
-    def _fits(self, tokens: torch.Tensor, layout: AttentionLayout) -> bool:
-        return self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
+    def _fits(self, tokens: torch.Tensor, kv: torch.Tensor, layout: AttentionLayout) -> bool:
+        if self.narrow is None or layout.parents is not None:
+            return False
+        return len(tokens) <= self.narrow.most_tokens or kv.dtype != self.dtype
+
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.embedding(tokens, self.embedding).to(self.dtype)
 
     def _compiled(
         self,
@@ -264,7 +281,7 @@ class Decoder:
             raise RuntimeError("there is no compiled path here")
         cos, sin = self.rotary.tables(positions, torch.float32)
         self.compiled_last = True
-        return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout, wanted)
+        return self.narrow.decoder(self._embed(tokens), cos, sin, slots, kv, layout, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.logits`."""

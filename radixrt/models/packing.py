@@ -97,7 +97,7 @@ def load_packed(
             _log.warning("packed weights cannot be kept in %s (%s): the next start makes them again", file.path, error)
     if stored is None:
         source.read(EMBEDDING, model.embedding)
-        return {name: _in_memory(part, source, model.dtype, report) for name, part in wanted.items()}
+        return {name: _in_memory(part, source, report) for name, part in wanted.items()}
     tied = model.tied
     model.embedding = stored[EMBEDDING][1].view(torch.bfloat16).view(stored[EMBEDDING][0].shape)
     if tied:
@@ -121,7 +121,7 @@ def _write(model: Decoder, source: WeightSource, wanted: dict[str, Part], file: 
     with file.write() as writer:
         for part in wanted.values():
             writer.begin(part.name, part.bits, (part.outputs, part.inputs))
-            for piece in pieces(part, source, model.dtype):
+            for piece in pieces(part, source):
                 writer.add(pack(piece).data)
                 report(piece.q.numel())
         writer.begin(EMBEDDING, 16, (rows, width))
@@ -133,10 +133,10 @@ def _write(model: Decoder, source: WeightSource, wanted: dict[str, Part], file: 
     _log.info("the packed weights are kept in %s", file.path)
 
 
-def _in_memory(part: Part, source: WeightSource, dtype: torch.dtype, report: Report) -> Packed:
+def _in_memory(part: Part, source: WeightSource, report: Report) -> Packed:
     data = torch.empty(packed_bytes(part.bits, part.outputs, part.inputs), dtype=torch.uint8)
     at = 0
-    for piece in pieces(part, source, dtype):
+    for piece in pieces(part, source):
         length = packed_bytes(part.bits, *piece.q.shape)
         pack(piece, data[at : at + length])
         at += length
@@ -144,7 +144,7 @@ def _in_memory(part: Part, source: WeightSource, dtype: torch.dtype, report: Rep
     return Packed(part.bits, part.outputs, part.inputs, data)
 
 
-def pieces(part: Part, source: WeightSource, dtype: torch.dtype) -> Iterator[Groups]:
+def pieces(part: Part, source: WeightSource) -> Iterator[Groups]:
     """The part's rows in order, a few tiles at a time."""
     for first, end in _steps(part.outputs, part.inputs):
         found = []
@@ -152,7 +152,7 @@ def pieces(part: Part, source: WeightSource, dtype: torch.dtype) -> Iterator[Gro
             if part.exact:
                 found.append(source.groups(name, begin, stop))
             else:
-                dense = torch.empty(stop - begin, part.inputs, dtype=dtype)
+                dense = torch.empty(stop - begin, part.inputs, dtype=torch.float32)
                 source.read(name, dense, begin)
                 found.append(quantize(dense, part.bits))
         yield Groups(

@@ -23,13 +23,19 @@ LARGEST_SHARE = 0.9
 """Of free memory: what a pool of a size that was asked for may take."""
 DEVICE_SHARE = 0.88
 """Of a GPU's free memory: the pool's when no size is asked for. The rest is for activations and recorded steps."""
+SCALE_BYTES = 4
+"""Of an int8 line: its scale, a float32."""
 SMALLEST_TOKENS = 64
 """Below this nothing useful runs."""
 
 
 @dataclass(frozen=True)
 class PoolShape:
-    """Numbers a KV pool follows from."""
+    """Numbers a KV pool follows from.
+
+    dtype: of what a slot holds of one head, its line: float32, bfloat16, float16: head_dim numbers x; int8: head_dim
+    bytes q, then one float32 scale in the machine's byte order, x = scale * q.
+    """
 
     layers: int
     kv_heads: int
@@ -41,9 +47,14 @@ class PoolShape:
         return cls(layers=model.num_layers, kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=dtype)
 
     @property
+    def line(self) -> int:
+        """Elements of one head's key or value in the pool."""
+        return self.head_dim + (SCALE_BYTES if self.dtype == torch.int8 else 0)
+
+    @property
     def token_bytes(self) -> int:
         """Bytes of one slot: keys and values of every layer."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return 2 * self.layers * self.kv_heads * self.line * self.dtype.itemsize
 
 
 def free_memory(device: torch.device = CPU) -> int:
@@ -89,7 +100,7 @@ def pool_tokens(
 
 
 def allocate_pool(shape: PoolShape, tokens: int, device: torch.device = CPU) -> torch.Tensor:
-    """[layers, 2, kv_heads, tokens, head_dim], zeros; on a GPU with one slot more, which nobody owns (padding writes
+    """[layers, 2, kv_heads, tokens, shape.line], zeros; on a GPU with one slot more, which nobody owns (padding writes
     there). In CPU memory pages are taken from the system when first written.
 
     The memory comes from an anonymous mapping and not from torch.zeros, which would touch every page now, nor from
@@ -97,11 +108,11 @@ def allocate_pool(shape: PoolShape, tokens: int, device: torch.device = CPU) -> 
     get zero.
     """
     if device.type != "cpu":
-        size = (shape.layers, 2, shape.kv_heads, tokens + 1, shape.head_dim)
+        size = (shape.layers, 2, shape.kv_heads, tokens + 1, shape.line)
         return torch.zeros(size, dtype=shape.dtype, device=device)
     memory = mmap.mmap(-1, tokens * shape.token_bytes)
     flat = torch.frombuffer(memory, dtype=shape.dtype)
-    return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.head_dim)
+    return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.line)
 
 
 def size(count: int) -> str:

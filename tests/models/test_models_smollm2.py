@@ -31,7 +31,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def model(smollm2_path: Path) -> Decoder:
-    loaded = load_model(open_checkpoint(smollm2_path), dtype=torch.float32)
+    loaded = load_model(open_checkpoint(smollm2_path), dtype=torch.float32, weights="float32")
     assert isinstance(loaded, Decoder)
     return loaded
 
