@@ -1,18 +1,19 @@
-"""Quantized weights without the compiled kernels: torch's own product with 4-bit weights, `_weight_int4pack_mm_for_cpu`.
+"""Quantized weights without the compiled kernels: by torch's product with 4-bit weights.
 
-That operator takes groups of 32 inputs, outputs in sixteens, and activations and scales in bfloat16 (in float32 and
-float16 it is slower than a dense product). Groups of 8 bits are two of 4 bits, q = 16 h + l, one beside the other: what
-torch offers for 8 bits, `_weight_int8pack_mm`, has one scale for a whole output.
+That operator, `_weight_int4pack_mm_for_cpu`, takes groups of 32 inputs, outputs in sixteens, and activations and scales
+in bfloat16 (in float32 and float16 it is slower than a dense product). Groups of 8 bits are two of 4 bits, side by
+side: q = 16 h + l. What torch offers for 8 bits, `_weight_int8pack_mm`, has one scale for a whole output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
+from radixrt.kernels.cpu import native
 from radixrt.kernels.cpu.native.packed import GROUP, Groups
 from radixrt.models.packing import Part, Report, layer_name, pieces
 from radixrt.models.weights import WeightSource
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from radixrt.models.blocks import Decoder
 
 _OUTPUTS = 16
-"""The operator takes a multiple of so many outputs."""
+"""Outputs come in groups of this number."""
 
 
 class TorchPackedLinear:
@@ -75,18 +76,33 @@ class _Piece:
         return y[:, : self.outputs]
 
 
+def possible(device: torch.device, ranks: int = 1) -> bool:
+    """Whether packed weights are to be multiplied so: on a CPU without the compiled kernels, in one rank."""
+    return device.type == "cpu" and ranks == 1 and not native.available()
+
+
 def fill(model: Decoder, source: WeightSource, wanted: dict[str, Part], report: Report) -> None:
-    """Read what is to be packed (`packing.parts`) into the model, as its products and its head."""
+    """Read what is to be packed (`packing.parts`) into the model, as its products and its head.
+
+    The embedding, still to be read, is bfloat16 from now on where the head is packed.
+    """
 
     def read(name: str, bias: torch.Tensor | None = None) -> TorchPackedLinear:
-        made = TorchPackedLinear(pieces(wanted[name], source), bias)
-        report(wanted[name].outputs * wanted[name].inputs)
-        return made
+        return TorchPackedLinear(_reported(pieces(wanted[name], source), report), bias)
 
     for index, layer in enumerate(model.layers):
         for key, (linear, _) in layer.linears().items():
             if (name := layer_name(index, key)) in wanted:
-                # The bias is filled later, in place.
-                linear.packed = read(name, linear.bias)
+                linear.packed = read(name, linear.bias)  # the bias is filled later, in place
     if "head" in wanted:
         model.packed_head = read("head")
+        tied = model.tied
+        model.embedding = torch.empty_like(model.embedding, dtype=torch.bfloat16)
+        if tied:
+            model.head = model.embedding
+
+
+def _reported(parts: Iterator[Groups], report: Report) -> Iterator[Groups]:
+    for groups in parts:
+        yield groups
+        report(groups.q.numel())

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Type
+from models_steps import Pool
+from models_tiny import random_tokens
+from test_models_gguf import HIDDEN, LLAMA, VOCAB, llama_tensors, quantized, write
 
+from radixrt.checkpoint import open_checkpoint
+from radixrt.kernels.cpu import native
 from radixrt.kernels.cpu.native.packed import Groups, quantize
+from radixrt.models import load_model
 from radixrt.models.torch_packed import TorchPackedLinear
 
 
@@ -59,3 +69,38 @@ def test_rows_may_come_in_pieces_of_any_length() -> None:
 @pytest.mark.parametrize(("bits", "each"), [(4, 5), (8, 10)])
 def test_memory(bits: int, each: int) -> None:
     assert TorchPackedLinear([groups(bits, 128, 256, 0)]).nbytes == 128 * 256 * each // 8
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q6_K], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "own head"])
+@pytest.mark.usefixtures("no_kernels")
+def test_a_quantized_file_stays_packed(kind: Type, dtype: torch.dtype, tied: bool, tmp_path: Path) -> None:
+    """The logits are as near to those of dense float32 as those of dense bfloat16 are; the embedding alone is dense."""
+    tensors = llama_tensors(kind)
+    if not tied:
+        tensors["output.weight"] = (quantized((VOCAB, HIDDEN), kind, np.random.default_rng(1)), kind)
+    checkpoint = open_checkpoint(write(tmp_path / "model.gguf", tensors, LLAMA))
+    model = load_model(checkpoint, dtype=dtype)
+    for layer in model.layers:
+        assert all(linear.weight.is_meta and linear.packed is not None for linear, _ in layer.linears().values())
+    assert model.embedding.dtype == torch.bfloat16 and (tied or model.head.is_meta)
+    tokens = random_tokens(14)
+    exact = Pool(load_model(checkpoint, dtype=torch.float32, weights="float32"), 64).logits(tokens).double()
+    rounded = Pool(load_model(checkpoint, dtype=torch.bfloat16, weights="bf16"), 64).logits(tokens).double()
+    error = Pool(model, 64).logits(tokens).double() - exact
+    near = 4 if kind == Type.Q6_K else 1.5  # which is not kept exactly
+    assert float(error.norm()) < near * float((rounded - exact).norm())
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_what_is_not_quantized_stays_dense(tmp_path: Path) -> None:
+    model = load_model(
+        open_checkpoint(write(tmp_path / "model.gguf", llama_tensors(Type.F16), LLAMA)), dtype=torch.float32
+    )
+    assert model.packed_head is None and model.embedding.dtype == torch.float32
