@@ -15,6 +15,7 @@ from radixrt.kernels.cpu.native.packed import NarrowLinear
 from radixrt.models.narrow import Narrow
 from radixrt.models.parallel import Group, Part, embed_part
 from radixrt.models.rope import Rotary
+from radixrt.models.torch_packed import TorchPackedLinear
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Linear:
     def __init__(self, inputs: int, outputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> None:
         self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
         self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
-        self.packed: NarrowLinear | None = None
+        self.packed: NarrowLinear | TorchPackedLinear | None = None
         """The weight in packed form, bias included, where it is; `weight` then has its shape alone (device meta)."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -167,6 +168,8 @@ class Decoder:
         self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
         self.narrow: Narrow | None = None
         """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""
+        self.packed_head: TorchPackedLinear | None = None
+        """The head, where it is packed without the compiled path."""
         self.compiled_last = False
         self.part: Part | None = None
         self.group: Group | None = None
@@ -283,6 +286,8 @@ class Decoder:
         """See `CausalLM.logits`."""
         if self.narrow is not None and len(hidden) <= self.narrow.most_logits:
             return self.narrow.head(hidden)
+        if self.packed_head is not None:
+            return self.packed_head(hidden)
         return F.linear(hidden, self.head).float()
 
     def chooses(self, lines: int) -> bool:

@@ -11,7 +11,7 @@ import torch
 from radixrt.checkpoint import Checkpoint, ModelConfig
 from radixrt.config import Weights
 from radixrt.errors import ModelError
-from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3, qwen3_moe
+from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3, qwen3_moe, torch_packed
 from radixrt.models.blocks import Decoder, Layer, Traits
 from radixrt.models.gguf_weights import GgufWeights
 from radixrt.models.packed_file import PackedFile
@@ -52,8 +52,8 @@ def load_model(
 
     `weights`: in which form matrices are stored and multiplied. auto: on a CPU what the files have quantized is packed
     (`packing.parts`) and all else bfloat16; where nothing is quantized, or the compiled path cannot be had, matrices
-    are dense, in `dtype`. bf16, int8, int4: so, whatever `dtype` is. float32: dense, never by the compiled path, under
-    `dtype` float32 alone.
+    are dense, in `dtype`, but for what torch multiplies packed (`torch_packed`). bf16, int8, int4: so, whatever `dtype`
+    is. float32: dense, never by the compiled path, under `dtype` float32 alone.
     `packed_file`: called with the form when something is to be packed; where that is kept, None for memory alone. With
     `group` the model is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
 
@@ -79,7 +79,8 @@ def load_model(
             if obstacle is not None and (weights in packing.BITS or (weights == "bf16" and dtype != torch.bfloat16)):
                 raise ModelError(f"weights={weights} cannot be had here: {obstacle}")
             compiled = obstacle is None and weights != "float32"
-            wanted = packing.parts(model, source, weights) if compiled else {}
+            by_torch = weights == "auto" and torch_packed.possible(model.device, 1 if group is None else group.ranks)
+            wanted = packing.parts(model, source, weights) if compiled or by_torch else {}
             compiled = compiled and (bool(wanted) or weights == "bf16" or dtype == torch.bfloat16)
             if compiled:
                 model.store_bfloat16()
@@ -87,11 +88,14 @@ def load_model(
             packed = {}
             if wanted:
                 _drop_dense(model, wanted)
+            if wanted and by_torch:
+                torch_packed.fill(model, source, wanted, report)
+            elif wanted:
                 packed = packing.load_packed(
                     model, source, wanted, packed_file(weights) if packed_file is not None else None, report
                 )
-            _fill(model, source, report, {_EMBEDDING} if wanted else set())
-            if "head" not in packed and config.tie_word_embeddings and _HEAD in source.shapes:
+            _fill(model, source, report, {_EMBEDDING} if packed else set())
+            if "head" not in wanted and config.tie_word_embeddings and _HEAD in source.shapes:
                 _keep_other_head(model, source)
             if compiled:
                 model.narrow = narrow.make(model, packed, exact=all(part.exact for part in wanted.values()))

@@ -63,7 +63,10 @@ def obstacle(config: ModelConfig, device: torch.device, ranks: int = 1) -> Obsta
     if not native.available():
         if os.environ.get(SWITCH) == "0":
             return Obstacle(f"{SWITCH}=0 switches the compiled kernels off", "unset it")
-        return Obstacle("there are no compiled kernels here", "install a C++ compiler (g++ or clang++)")
+        return Obstacle(
+            "there are no compiled kernels here",
+            "install a C++ compiler (g++ or clang++), or a wheel of radixrt that brings them",
+        )
     return None
 
 

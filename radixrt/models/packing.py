@@ -121,7 +121,7 @@ def _write(model: Decoder, source: WeightSource, wanted: dict[str, Part], file: 
     with file.write() as writer:
         for part in wanted.values():
             writer.begin(part.name, part.bits, (part.outputs, part.inputs))
-            for piece in _pieces(part, source):
+            for piece in pieces(part, source):
                 writer.add(pack(piece).data)
                 report(piece.q.numel())
         writer.begin(EMBEDDING, 16, (rows, width))
@@ -136,7 +136,7 @@ def _write(model: Decoder, source: WeightSource, wanted: dict[str, Part], file: 
 def _in_memory(part: Part, source: WeightSource, report: Report) -> Packed:
     data = torch.empty(packed_bytes(part.bits, part.outputs, part.inputs), dtype=torch.uint8)
     at = 0
-    for piece in _pieces(part, source):
+    for piece in pieces(part, source):
         length = packed_bytes(part.bits, *piece.q.shape)
         pack(piece, data[at : at + length])
         at += length
@@ -144,7 +144,7 @@ def _in_memory(part: Part, source: WeightSource, report: Report) -> Packed:
     return Packed(part.bits, part.outputs, part.inputs, data)
 
 
-def _pieces(part: Part, source: WeightSource) -> Iterator[Groups]:
+def pieces(part: Part, source: WeightSource) -> Iterator[Groups]:
     """The part's rows in order, a few tiles at a time."""
     for first, end in _steps(part.outputs, part.inputs):
         found = []

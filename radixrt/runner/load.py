@@ -171,7 +171,9 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
 def _weights_form(model: CausalLM) -> str:
     """In which form the model's matrices are multiplied, in words."""
     narrow = getattr(model, "narrow", None)
-    return narrow.description if narrow is not None else "as loaded"
+    if narrow is not None:
+        return narrow.description
+    return "as loaded" if getattr(model, "packed_head", None) is None else "packed, by torch"
 
 
 def warm_up(stepper: Stepper) -> None:

@@ -14,7 +14,7 @@ from radixrt.checkpoint import Checkpoint
 from radixrt.config import KvDType, RunnerConfig, Weights
 from radixrt.errors import StartupError
 from radixrt.kernels import Kernels, instruction_sets
-from radixrt.models import narrow
+from radixrt.models import narrow, torch_packed
 from radixrt.models.blocks import Decoder
 from radixrt.models.narrow import Obstacle
 
@@ -84,7 +84,8 @@ def choose(config: RunnerConfig, checkpoint: Checkpoint, device: torch.device, o
                 f"weights={config.weights} needs the compiled decoder with --dtype {_name(dtype)}, but {obstacle}",
                 param="weights",
             )
-        weights = "float32" if dtype == torch.float32 else "bf16"
+        if weights != "auto" or not torch_packed.possible(device, config.tp):
+            weights = "float32" if dtype == torch.float32 else "bf16"
     if config.load_format == "dummy" and config.weights in COMPILED_ONLY:
         raise StartupError(f"weights={config.weights} needs weights: leave out --load-format dummy", param="weights")
     return Precision(dtype, _choose_kv(config, device, dtype, obstacle), weights, obstacle)
@@ -149,7 +150,10 @@ def describe(precision: Precision, model: Decoder, threads: int) -> str:
     if model.device.type != "cpu":
         where = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device)
         return f"{where}, {_name(model.dtype)} weights, {kv}"
-    form = model.narrow.description if model.narrow is not None else f"{_name(model.dtype)} weights by torch"
+    if model.narrow is not None:
+        form = model.narrow.description
+    else:
+        form = f"{'packed' if model.packed_head is not None else _name(model.dtype)} weights by torch"
     count = f"{threads} thread{'s' if threads != 1 else ''}"
     return f"{instruction_sets.current().name}, {form}, {kv}, {count}"
 
