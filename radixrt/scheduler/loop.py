@@ -15,7 +15,7 @@ from radixrt.cache import Paced
 from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
-from radixrt.garbage import Tidier
+from radixrt.garbage import Tidier, spare_what_stays
 from radixrt.grammar import CompileService, MaskFiller, ServiceLimits
 from radixrt.messages import (
     Cancel,
@@ -94,6 +94,7 @@ class SchedulerProcess:
             self._outward.close(linger_ms=2000)
             sys.exit(1)
         if encoder is not None:
+            spare_what_stays()
             encoder_loop.serve(encoder, self._inward, self._outward, self._runner)
         poller = zmq.Poller()
         poller.register(self._inward.socket, zmq.POLLIN)
