@@ -16,7 +16,6 @@ from radixrt.cli.stopping import stops_cleanly
 from radixrt.garbage import postpone, spare_what_stays
 
 if TYPE_CHECKING:
-    from radixrt import Engine
     from radixrt.results import ModelInfo
 
 SERVER = "Options of the server"
@@ -144,6 +143,7 @@ def serve(
     from radixrt.launch import compute_threads, spawn_runner
 
     runner = spawn_runner(compute_threads(engine_options["threads"], max(1, engine_options["tp"])))
+    from radixrt import Engine
     from radixrt.process import setup_logging
     from radixrt.server.early import Early
     from radixrt.server.hosts import origins_of
@@ -171,8 +171,6 @@ def serve(
         spawned = [runner]
 
         def make() -> Engine:
-            from radixrt import Engine
-
             first = spawned.pop() if spawned else None  # an engine that is made again starts a runner of its own
             return Engine(model, **engine_options, on_progress=stages, runner=first)
 

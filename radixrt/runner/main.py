@@ -93,4 +93,3 @@ def _refuse(inbox: Inbox, error: Exception) -> None:
     while inbox.peer is None and (left := deadline - monotonic()) > 0:
         inbox.wait(left)
     inbox.send(StartupFailed(error=error.info()))
-

@@ -106,4 +106,3 @@ def _report(clients: Link[FromClient, ToClient], error: ErrorInfo) -> None:
             for peer, message in clients.receive():
                 if isinstance(message, Hello):
                     told = clients.send(StartupFailed(error=error), peer) or told
-
