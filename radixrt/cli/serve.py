@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -142,7 +143,8 @@ def serve(
     postpone()
     from radixrt.launch import compute_threads, spawn_runner
 
-    runner = spawn_runner(compute_threads(engine_options["threads"], max(1, engine_options["tp"])))
+    threads = compute_threads(engine_options["threads"], max(1, engine_options["tp"]))
+    runner = context.find_object(subprocess.Popen) or spawn_runner(threads)
     from radixrt import Engine
     from radixrt.process import setup_logging
     from radixrt.server.early import Early
