@@ -26,8 +26,8 @@ _MAGIC = b"radixrt weights\n"
 _END = struct.Struct("<QI16s")
 _ALIGN = 64
 _READ = 1 << 22
-_FORMAT = 1
-"""To be raised whenever this file's own layout changes."""
+_FORMAT = 2
+"""To be raised whenever this file's own layout changes, or what the blocks of a GGUF file become."""
 
 _log = logging.getLogger(__name__)
 
