@@ -1,8 +1,9 @@
 """The library is compiled when it is first wanted, for the CPU that runs it, and kept in the cache directory.
 
-No build step at install: a clone, an editable install and a wheel are the same, a wheel serves every machine, and the
-compiler may use all that this CPU can do. It takes two to five seconds, once for each source, compiler and CPU; the
-runner begins with it while torch is still being imported, which is why nothing here imports torch.
+It is compiled for one rung of `instruction_sets`, with the flags of that rung and no others: what is compiled for a
+lower rung on this machine is what a machine gets that has no higher one. It takes two to five seconds, once for each
+source, compiler, rung and CPU; the runner begins with it while torch is still being imported, which is why nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import threading
 from pathlib import Path
 
 from radixrt.checkpoint.home import home
+from radixrt.errors import StartupError
+from radixrt.kernels import instruction_sets
+from radixrt.kernels.instruction_sets import InstructionSet
 
 SOURCES = Path(__file__).parent / "cpu" / "native"
 FLAGS = ("-std=c++17", "-O2", "-fopenmp", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi")
@@ -31,29 +35,37 @@ _one_at_a_time = threading.Lock()
 
 
 def build_ahead() -> None:
-    """Begin to compile in a thread, unless that is switched off; whoever calls `build` then waits for it."""
+    """Begin to compile in a thread, unless that is switched off; a caller of `build` then waits for it."""
     if os.environ.get(SWITCH) != "0":
-        threading.Thread(target=build, name="kernels", daemon=True).start()
+        threading.Thread(target=_ahead, name="kernels", daemon=True).start()
 
 
-def build(target: str = "native", *, directory: Path | None = None) -> Path | None:
+def _ahead() -> None:
+    try:
+        build()
+    except StartupError as error:  # the caller of `build` gets it too, and reports it
+        _log.debug("%s", error)
+
+
+def build(rung: InstructionSet | None = None, *, directory: Path | None = None) -> Path | None:
     """The compiled library's file; None where it cannot be made, with a warning that says why.
 
-    `target`: the CPU to compile for, as -march takes it. `directory`: instead of <cache>/kernels. Safe with other
-    threads and processes that do the same: a file appears under its name only when it is whole.
+    `rung`: what to compile for, this CPU's without one; `directory`: instead of <cache>/kernels. Safe with other
+    threads and processes that do the same: a file appears under its name only when it is whole. StartupError where
+    RADIXRT_CPU names a rung that this CPU does not have.
     """
     with _one_at_a_time:
-        return _build(target, directory)
+        return _build(instruction_sets.current() if rung is None else rung, directory)
 
 
-def _build(target: str, directory: Path | None) -> Path | None:
+def _build(rung: InstructionSet, directory: Path | None) -> Path | None:
     compiler = _compiler()
     if compiler is None:
         _log.warning("no C++ compiler found (%s, or CXX): plain torch operators are used", ", ".join(COMPILERS))
         return None
     directory = home() / "kernels" if directory is None else directory
-    command = [compiler, *FLAGS, _march(target)]
-    path = directory / f"radixrt-{_digest(command, target)}.so"
+    command = [compiler, *FLAGS, *rung.flags, *_tuning()]
+    path = directory / f"radixrt-{rung.name}-{_digest(command)}.so"
     if path.exists():
         return path
     try:
@@ -83,27 +95,27 @@ def _compiler() -> str | None:
     return None
 
 
-def _march(target: str) -> str:
-    # 64-bit Arm compilers spell "this machine" otherwise.
-    return "-mcpu=native" if target == "native" and platform.machine() in ("aarch64", "arm64") else f"-march={target}"
+def _tuning() -> list[str]:
+    """The order of instructions that suits this CPU; which instructions there are is the rung's affair."""
+    return ["-mtune=native"] if instruction_sets.architecture() == "x86-64" else []
 
 
-def _digest(command: list[str], target: str) -> str:
-    """Of all that the library follows from: source, compiler, flags, and the CPU where it is compiled for that."""
+def _digest(command: list[str]) -> str:
+    """Of all that the library follows from: source, compiler, flags, and the CPU that it is tuned for."""
     digest = hashlib.sha256()
     for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
         digest.update(path.read_bytes())
     compiler = Path(command[0]).resolve()
     stat = compiler.stat()
-    facts = [*command, str(compiler), stat.st_size, stat.st_mtime_ns, _cpu() if target == "native" else ""]
+    facts = [*command, str(compiler), stat.st_size, stat.st_mtime_ns, _cpu()]
     digest.update(repr(facts).encode())
     return digest.hexdigest()[:24]
 
 
 def _cpu() -> str:
-    """Name and abilities of the CPU."""
+    """Name and features of the CPU."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
+        lines = instruction_sets.CPUINFO.read_text().split("\n\n", 1)[0].splitlines()
     except OSError:
         lines = []
     kept = [line for line in lines if line.split("\t")[0].lower() in ("model name", "flags", "features", "cpu part")]

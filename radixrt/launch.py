@@ -21,6 +21,7 @@ import msgspec
 
 from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig, draft_sources
 from radixrt.errors import StartupError
+from radixrt.kernels import instruction_sets
 from radixrt.runner.threads import environment, usable_cores
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Trio:
 
         if config.tp < 1:
             raise StartupError(f"tp must be 1 or more, but is {config.tp}", param="tp")
+        instruction_sets.torch_environment()  # says what is wrong with RADIXRT_CPU before anything is started
         self.directory = private_directory()
         # Also where an exit overtakes the start: a process that has not read its config does not know the directory.
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
@@ -213,8 +215,9 @@ def spawn_runner(threads: int) -> subprocess.Popen[bytes]:
     """A runner that imports torch and waits for its config, for a `Trio` to come; it ends when its stdin is closed.
 
     torch is the longest part of a start, so a command starts its runner before it imports what it needs itself.
+    StartupError where RADIXRT_CPU names no instruction set of this CPU.
     """
-    return _spawn("radixrt.runner", environment(threads))
+    return _spawn("radixrt.runner", environment(threads) | instruction_sets.torch_environment())
 
 
 def _spawn(module: str, extra: dict[str, str]) -> subprocess.Popen[bytes]:

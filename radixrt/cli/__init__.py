@@ -23,8 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         return run(arguments)
     gc.disable()  # until the server is ready: see `radixrt.garbage`
-    runner = _runner_ahead(arguments)
+    runner = None
     try:
+        runner = _runner_ahead(arguments)
         from radixrt.cli.commands import run
 
         run(arguments, runner)
@@ -40,9 +41,13 @@ def _runner_ahead(arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
     nobody, or where how many threads it computes with is on the command line."""
     if any(word in ("-h", "--help") or word.startswith(("--threads", "--tp")) for word in arguments):
         return None
+    from radixrt.errors import RadixrtError
     from radixrt.launch import compute_threads, spawn_runner
 
-    return spawn_runner(compute_threads(None, tp=1))
+    try:
+        return spawn_runner(compute_threads(None, tp=1))
+    except RadixrtError:
+        return None  # the command says what is wrong
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from radixrt.errors import StartupError
+from radixrt.kernels import instruction_sets
 
 _FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """As /proc/cpuinfo spells bf16 dot products: x86 (`flags`), and 64-bit Arm (`Features`)."""
@@ -18,8 +19,11 @@ CPUINFO = Path("/proc/cpuinfo")
 def native_bf16(cpuinfo: Path = CPUINFO) -> bool:
     """Whether this CPU multiplies bfloat16 matrices in hardware; without that, float32 is the faster type.
 
-    Only where the operating system lists the CPU's features (Linux); elsewhere the answer is the safe False.
+    Where RADIXRT_CPU names an instruction set, whether that one does. Else only where the operating system lists the
+    CPU's features (Linux); elsewhere the answer is the safe False.
     """
+    if (cap := instruction_sets.cap()) is not None:
+        return cap.bf16
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -11,6 +11,7 @@ from radixrt import kernels
 from radixrt.kernels import build as builds
 from radixrt.kernels import cpu
 from radixrt.kernels.cpu.native import binding as libraries
+from radixrt.kernels.instruction_sets import InstructionSet
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,8 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert builds.build(directory=tmp_path / "cache") == first
     assert log.read_text() == "call\n"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
-    assert builds.build("x86-64", directory=tmp_path / "cache") not in (None, first)
+    rung = InstructionSet("another", ("-DANOTHER",), frozenset())
+    assert builds.build(rung, directory=tmp_path / "cache") not in (None, first)
 
 
 @pytest.mark.parametrize(

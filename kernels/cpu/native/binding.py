@@ -16,6 +16,7 @@ from typing import Any
 
 import torch  # loads the OpenMP that ours must share
 
+from radixrt.kernels import instruction_sets
 from radixrt.kernels.build import SWITCH, build
 
 _log = logging.getLogger(__name__)
@@ -146,12 +147,15 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_write_kv": ([c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p] + [c_int64] * 5, None),
 }
 
-_FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni")
+_FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni", "avx_vnni", "neon", "dotprod", "i8mm", "bf16")
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The library; None where it is switched off, cannot be compiled or cannot be loaded. Asked for once a process."""
+    """The library; None where it is switched off, cannot be compiled or cannot be loaded. Asked for once a process.
+
+    StartupError where RADIXRT_CPU names an instruction set that this CPU does not have.
+    """
     if os.environ.get(SWITCH) == "0":
         _log.info("%s=0: torch's operators are used", SWITCH)
         return None
@@ -163,7 +167,7 @@ def library() -> ctypes.CDLL | None:
     except (OSError, AttributeError) as error:
         _log.warning("the compiled kernels cannot be loaded: plain torch operators are used (%s)", error)
         return None
-    _log.info("kernels from %s, %s", path, ", ".join(features(loaded)) or "portable code")
+    _log.info("kernels for %s from %s", instruction_sets.current().name, path)
     return loaded
 
 
@@ -177,7 +181,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def features(loaded: ctypes.CDLL) -> list[str]:
-    """What the library was compiled to use."""
+    """What the library's compiler was told that the CPU has."""
     bits = loaded.radixrt_features()
     return [name for i, name in enumerate(_FEATURES) if bits >> i & 1]
 
