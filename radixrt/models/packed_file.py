@@ -138,7 +138,9 @@ class Writer:
         self._file.write(index + _END.pack(len(index), zlib.crc32(index), _MAGIC))
         self._file.flush()
         os.replace(self._scratch, self._path)
-        threading.Thread(target=_settle, args=(os.dup(self._file.fileno()), self._path), daemon=True).start()
+        # A thread of its own for the disk; what is written to the file later is not what the mark says.
+        kept = os.dup(self._file.fileno())
+        threading.Thread(target=_settle, args=(kept, self._path, _mark(kept)), daemon=True, name="fsync").start()
         self._file.close()
         for other in self._path.parent.glob(f"{self._stem}-*.weights"):
             if other != self._path:
@@ -150,11 +152,11 @@ class Writer:
         self._scratch.unlink(missing_ok=True)
 
 
-def _settle(descriptor: int, path: Path) -> None:
-    """Wait until the file is on the disk; then it may count as verified."""
+def _settle(descriptor: int, path: Path, mark: list[int]) -> None:
+    """Wait until the file is on the disk; then it counts as verified."""
     try:
         os.fsync(descriptor)
-        _write_mark(path, _mark(descriptor))
+        _write_mark(path, mark)
     except OSError as error:
         _log.info("%s is verified at the next start: %s", path, error.strerror)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,6 +156,9 @@ def test_checksums_are_looked_at_once(gguf: Path, tmp_path: Path, monkeypatch: p
     load(gguf, kept)
     path = file_at(kept, "auto").path
     assert not verified, "what has just been written is not read again"
+    for thread in threading.enumerate():
+        if thread.name == "fsync":
+            thread.join()
     path.touch()
     load(gguf, kept)
     load(gguf, kept)
