@@ -53,7 +53,7 @@ def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor
       integer of 6 bits;
     - for Q6_K so, too, in that half of each group whose scale is the larger one; numbers of the other half are rounded
       to a third or a quarter of the larger step, or less;
-    - for Q2_K to 1/510 of what a group spans.
+    - for Q2_K to the nearest of 256 numbers from a group's least to its largest.
 
     ModelError for a type that is not in GROUP_BITS.
     """

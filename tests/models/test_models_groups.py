@@ -87,7 +87,7 @@ def test_of_q6_k_the_half_with_the_larger_scale_keeps_its_numbers() -> None:
     assert bool((error <= step / 6 + rounding + 1e-7).all())
 
 
-def test_q2_k_lies_within_a_255th_of_what_its_group_spans() -> None:
+def test_q2_k_lies_within_half_a_255th_of_what_its_group_spans() -> None:
     ours, truth = grouped("Q2_K")
     low, high = truth.aminmax(dim=1)
     slack = (high - low) / 510 + 2**-10 * torch.maximum(low.abs(), high.abs()) + 1e-7
