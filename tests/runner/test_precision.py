@@ -123,7 +123,7 @@ def test_a_gpu_keeps_keys_in_the_type_of_activations(files, monkeypatch):
     assert (found.dtype, found.kv, found.weights) == (torch.bfloat16, torch.bfloat16, "bf16")
     assert slow_path(found, gpu) == ""
     assert choose(config_of(kv_dtype="bfloat16"), files["quantized"], gpu).kv == torch.bfloat16
-    with pytest.raises(StartupError, match="Triton's kernels .* choose --kv-dtype bfloat16"):
+    with pytest.raises(StartupError, match=r"Triton's kernels .* choose --kv-dtype bfloat16"):
         choose(config_of(kv_dtype="int8"), files["quantized"], gpu)
     with pytest.raises(StartupError, match=r"weights=int8 needs the compiled decoder.*is for CPUs"):
         choose(config_of(weights="int8"), files["quantized"], gpu)
