@@ -120,18 +120,6 @@ def test_dense_float32_takes_each_pool(kv: torch.dtype, tmp_path: Path) -> None:
     assert relative(torch.cat(chunks), truth(reference, tokens)) < tolerance
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_quantized_is_packed_under_each_type_of_activations(dtype: torch.dtype, tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", llama_tensors(Type.Q4_1), LLAMA)
-    model, dense = load(path, "auto", dtype), load(path, "float32", torch.float32)
-    assert model.narrow is not None and model.narrow.description == "4-bit weights as the file"
-    assert dense.narrow is None and all(view.dtype == torch.float32 for view in dense.parameters().values())
-    tokens = random_tokens(12)
-    expected = Pool(dense, 32).logits(tokens)
-    for kv in KV_TYPES:
-        assert relative(Pool(model, 32, kv=kv).logits(tokens), expected) < TOLERANCE["int4"]
-
-
 def test_dense_float32_is_asked_for_or_what_the_file_is(tmp_path: Path) -> None:
     path = save(tiny("llama, tied"), tmp_path)
     assert load(path, "auto", torch.float32).narrow is None
