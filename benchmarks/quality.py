@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from step import step
 
-from radixrt import Engine
 from radixrt.checkpoint import open_checkpoint, resolve
 from radixrt.kernels import instruction_sets
 from radixrt.models import CausalLM, load_model
@@ -35,8 +34,7 @@ def tokens_of(model: str, count: int) -> list[int]:
     """`count` tokens of English text."""
     root = Path(__file__).parents[1]
     text = "\n".join((root / name).read_text(encoding="utf-8") for name in ("LICENSE", "README.md"))
-    with Engine(model, kv_tokens=4096) as engine:
-        ids = engine.tokenize(text).ids
+    ids = open_checkpoint(resolve(model)).vocabulary().encode(text)
     if len(ids) < count:
         raise SystemExit(f"the text has {len(ids)} tokens: ask for fewer --positions")
     return ids[:count]
