@@ -6,6 +6,7 @@ works. Each has its config on stdin, which stays open: it is also the child's li
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -205,10 +206,11 @@ def _spawn(module: str, config: bytes, extra: dict[str, str]) -> subprocess.Pope
         stdout=subprocess.DEVNULL,
         env={**os.environ, **extra, "PYTHONPATH": path},
         start_new_session=True,
+        bufsize=0,  # closing it has nothing left to write, and cannot fail where the process is gone
     )
     if process.stdin is not None:
-        process.stdin.write(config + b"\n")
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; the thread that watches it reports that
+            process.stdin.write(config + b"\n")
     return process
 
 
