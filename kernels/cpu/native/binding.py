@@ -47,6 +47,8 @@ class Heads(ctypes.Structure):
         ("kv_heads", c_int64),
         ("group", c_int64),
         ("width", c_int64),
+        ("half", c_int64),
+        ("type", c_int64),
         ("scale", c_float),
     ]
 
@@ -123,9 +125,11 @@ class Step(ctypes.Structure):
         ("slots", c_void_p),
         ("kv", c_void_p),
         ("pool", c_int64),
+        ("type", c_int64),
         ("wanted", c_void_p),
         ("wanted_count", c_int64),
         ("out", c_void_p),
+        ("half", c_int64),
         ("scratch", c_void_p),
         ("spent", c_void_p),
     ]
@@ -133,7 +137,7 @@ class Step(ctypes.Structure):
 
 _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_features": ([], c_int64),
-    "radixrt_attention": ([POINTER(Reads), POINTER(Heads), c_int64], None),
+    "radixrt_attention": ([POINTER(Reads), POINTER(Heads)], None),
     "radixrt_linear": ([POINTER(Linear), c_void_p, c_int64, c_int64, c_void_p], None),
     "radixrt_choose": ([POINTER(Choice), c_void_p, c_int64], None),
     "radixrt_packed_bytes": ([c_int64] * 3, c_int64),
@@ -143,8 +147,11 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_add_norm": ([c_void_p, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p, c_int64], None),
     "radixrt_silu_mul": ([c_void_p, c_int64, c_int64, c_void_p, c_int64], None),
     "radixrt_rope": ([c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64], None),
-    "radixrt_write_kv": ([c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p] + [c_int64] * 5, None),
+    "radixrt_write_kv": ([c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p] + [c_int64] * 6, None),
 }
+
+POOL_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+"""lines.h, PoolType."""
 
 _FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni", "avx_vnni", "neon", "dotprod", "i8mm", "bf16")
 
