@@ -234,8 +234,14 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
 
     def _status(self, message: Loading | Ready | StartupFailed) -> None:
         if isinstance(message, Loading):
-            if self._on_progress is not None:
-                self._on_progress(message.stage, message.fraction)
+            try:
+                if self._on_progress is not None:
+                    self._on_progress(message.stage, message.fraction)
+            except Exception as error:
+                log.exception("on_progress raised an exception")
+                self._failure = StartupError(f"on_progress raised an exception: {error!r}")
+                self._failure.__cause__ = error
+                self._ready.set()
         elif isinstance(message, Ready):
             self._info = message.info
             self._ready.set()
@@ -261,5 +267,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
 
 
 def _shut_down(connection: Connection, trio: Trio) -> None:
-    connection.close()
-    trio.stop()
+    try:
+        connection.close()
+    finally:
+        trio.stop()

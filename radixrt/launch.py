@@ -6,6 +6,7 @@ works. Each has its config on stdin, which stays open: it is also the child's li
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -137,6 +138,7 @@ class Trio:
                 device=config.device,
                 attention=config.attention,
                 weights=config.weights,
+                kv_dtype=config.kv_dtype,
                 threads=self.threads,
                 context_length=config.context_length,
                 kv_tokens=config.kv_tokens,
@@ -237,17 +239,15 @@ def _spawn(module: str, extra: dict[str, str]) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         env={**os.environ, **extra, "PYTHONPATH": path},
         start_new_session=True,
+        bufsize=0,  # closing it has nothing left to write, and cannot fail where the process is gone
     )
 
 
 def _configure(process: subprocess.Popen[bytes], config: msgspec.Struct) -> None:
     """Send a process its config, as `process.start` reads it."""
     if process.stdin is not None:
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; the thread that watches it reports that
             process.stdin.write(msgspec.json.encode(config) + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            log.debug("process %d has ended before it read its config", process.pid)  # whoever watches it says so
 
 
 def _threads_from_environment() -> int | None:

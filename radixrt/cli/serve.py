@@ -211,14 +211,13 @@ class Banner:
         say(f"radixrt listens on {url} and loads the model")
 
     def ready(self, info: ModelInfo) -> None:
+        from radixrt.results import computing
+
         spare_what_stays()
         self._stages.close()
         vectors = f"vectors of {info.embedding.size:,}" if info.embedding is not None else ""
         holds = f"{info.kv_tokens:,} KV tokens" if info.generates else vectors
-        say(
-            f"radixrt serves {info.name}: {info.dtype} on {info.device}, {info.threads} threads, "
-            f"{holds}, context {info.context_length:,}"
-        )
+        say(f"radixrt serves {info.name}: {computing(info)}; {holds}, context {info.context_length:,}")
         say("try:")
         say(f"  {curl(self._url, info, self._uds, key_needed=self._key_needed)}")
 

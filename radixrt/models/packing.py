@@ -181,6 +181,17 @@ def _done(waiting: deque[tuple[int, int, Future[torch.Tensor]]]) -> tuple[int, i
 
 def _piece(part: Part, source: WeightSource, first: int, end: int) -> torch.Tensor:
     """Rows first..end of the part, packed: uint8."""
+    return pack(_groups(part, source, first, end)).data
+
+
+def pieces(part: Part, source: WeightSource) -> Iterator[Groups]:
+    """The part's rows in order, a few tiles at a time."""
+    for first, end in _steps(part.outputs, part.inputs):
+        yield _groups(part, source, first, end)
+
+
+def _groups(part: Part, source: WeightSource, first: int, end: int) -> Groups:
+    """Rows first..end of the part."""
     found = []
     for name, begin, stop in _inside(part, source, first, end):
         if part.exact:
@@ -190,15 +201,13 @@ def _piece(part: Part, source: WeightSource, first: int, end: int) -> torch.Tens
             source.read(name, dense, begin)
             found.append(quantize(dense, part.bits))
     if len(found) == 1 and found[0].bits == part.bits:
-        return pack(found[0]).data
-    return pack(
-        Groups(
-            part.bits,
-            torch.cat([groups.q for groups in found]),
-            torch.cat([groups.scale for groups in found]),
-            torch.cat([groups.shift for groups in found]),
-        )
-    ).data
+        return found[0]
+    return Groups(
+        part.bits,
+        torch.cat([groups.q for groups in found]),
+        torch.cat([groups.scale for groups in found]),
+        torch.cat([groups.shift for groups in found]),
+    )
 
 
 def _inside(part: Part, source: WeightSource, first: int, end: int) -> Iterator[tuple[str, int, int]]:

@@ -41,7 +41,7 @@ def write(path: Path, tensors: dict[str, Blocks], numbers: dict[str, Any], archi
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    model = load_model(open_checkpoint(path), dtype=dtype, weights="bf16" if dtype == torch.bfloat16 else "auto")
+    model = load_model(open_checkpoint(path), dtype=dtype, weights="bf16" if dtype == torch.bfloat16 else "float32")
     assert isinstance(model, Decoder)
     return model
 
