@@ -15,7 +15,7 @@ from tests.waiting import HANG_S
 
 
 def _idle(*_: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0)
 
 
 def test_a_death_is_told_before_the_trio_looks_dead_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
