@@ -225,10 +225,8 @@ class Decoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        if self._fits(tokens, kv, layout):
+        if self._fits(tokens, layout):
             return self._compiled(tokens, positions, slots, kv, layout, None)
-        if kv.dtype != self.dtype:
-            raise TypeError(f"only the compiled path takes a pool of {kv.dtype} under activations of {self.dtype}")
         self.compiled_last = False
         ops, eps = self.kernels, self.config.rms_norm_eps
         cos, sin = self.rotary.tables(positions, self.dtype)
@@ -259,14 +257,12 @@ class Decoder:
 
         The compiled path spares the others what is behind the last layer's attention.
         """
-        if self._fits(tokens, kv, layout):
+        if self._fits(tokens, layout):
             return self._compiled(tokens, positions, slots, kv, layout, wanted)
         return self.forward(tokens, positions, slots, kv, layout)[wanted]
 
-    def _fits(self, tokens: torch.Tensor, kv: torch.Tensor, layout: AttentionLayout) -> bool:
-        if self.narrow is None or layout.parents is not None:
-            return False
-        return len(tokens) <= self.narrow.most_tokens or kv.dtype != self.dtype
+    def _fits(self, tokens: torch.Tensor, layout: AttentionLayout) -> bool:
+        return self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self.embedding).to(self.dtype)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PACKED_TOKENS = 1 << 20
 HALF_TOKENS = 16
-"""Steps of more tokens go through torch's matrix products where weights, activations and pool are bfloat16 and the CPU
+"""Steps of more tokens go through torch's matrix products where weights and activations are bfloat16 and the CPU
 multiplies it: they are faster there (figures in benchmarks/README.md)."""
 
 
@@ -45,7 +45,6 @@ class Narrow:
     decoder: NarrowDecoder
     head: NarrowLinear
     most_tokens: int
-    """Larger steps take the composed path where the pool is of the model's own dtype."""
     most_logits: int
     description: str
     """The form of the weights, in words."""

@@ -279,7 +279,7 @@ def load_draft(
     the target's."""
     checkpoint = open_checkpoint(Path(config.draft_path or ""))
     vocabulary = _shared_vocabulary(target, checkpoint, config.tokenizer)
-    precision = choose(config, checkpoint, device, ops, draft=True)
+    precision = choose(config, checkpoint, device, ops)
     model = load_model(
         checkpoint,
         dtype=precision.dtype,

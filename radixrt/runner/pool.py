@@ -9,6 +9,7 @@ import torch
 
 from radixrt.checkpoint import ModelConfig
 from radixrt.errors import StartupError
+from radixrt.kernels.kv_lines import line_length
 from radixrt.runner import cgroup
 
 CPU = torch.device("cpu")
@@ -23,8 +24,6 @@ LARGEST_SHARE = 0.9
 """Of free memory: what a pool of a size that was asked for may take."""
 DEVICE_SHARE = 0.88
 """Of a GPU's free memory: the pool's when no size is asked for. The rest is for activations and recorded steps."""
-SCALE_BYTES = 4
-"""Of an int8 line: its scale, a float32."""
 SMALLEST_TOKENS = 64
 """Below this nothing useful runs."""
 
@@ -33,8 +32,7 @@ SMALLEST_TOKENS = 64
 class PoolShape:
     """Numbers a KV pool follows from.
 
-    dtype: of what a slot holds of one head, its line: float32, bfloat16, float16: head_dim numbers x; int8: head_dim
-    bytes q, then one float32 scale in the machine's byte order, x = scale * q.
+    dtype: float32, bfloat16, float16 or int8, see `kernels.kv_lines`.
     """
 
     layers: int
@@ -49,7 +47,7 @@ class PoolShape:
     @property
     def line(self) -> int:
         """Elements of one head's key or value in the pool."""
-        return self.head_dim + (SCALE_BYTES if self.dtype == torch.int8 else 0)
+        return line_length(self.dtype, self.head_dim)
 
     @property
     def token_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Which number types a model computes in: its activations, its KV pool and its weights, each chosen without the others.
 
 The compiled decoder (`radixrt.models.narrow`) takes every combination. Where it cannot run a model, the layers are
-composed of torch's operators, which know one type: weights, activations and the pool are then float32, or bfloat16.
+composed of single operators: weights are then of the type of activations, float32 or bfloat16.
 """
 
 from __future__ import annotations
@@ -62,19 +62,11 @@ def choose_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
             raise StartupError(f"dtype must be auto, float32 or bfloat16, but is {name!r}", param="dtype")
 
 
-def choose(
-    config: RunnerConfig,
-    checkpoint: Checkpoint,
-    device: torch.device,
-    ops: Kernels | None = None,
-    *,
-    draft: bool = False,
-) -> Precision:
+def choose(config: RunnerConfig, checkpoint: Checkpoint, device: torch.device, ops: Kernels | None = None) -> Precision:
     """What --dtype, --weights and --kv-dtype come to for this model and machine.
 
-    `ops`: the kernels that --attention named, which take the compiled decoder's place. `draft`: the model is the draft
-    model, whose pool may be of another type than the one that was asked for. May wait until the kernels are compiled.
-    Raises StartupError for a combination that cannot be had, and says what to choose.
+    `ops`: the kernels that --attention named, which take the compiled decoder's place. May wait until the kernels are
+    compiled. Raises StartupError for a combination that cannot be had, and says what to choose.
     """
     dense = config.weights == "float32"
     if dense and config.dtype == "bfloat16":
@@ -96,7 +88,7 @@ def choose(
             weights = "float32" if dtype == torch.float32 else "bf16"
     if config.load_format == "dummy" and config.weights in COMPILED_ONLY:
         raise StartupError(f"weights={config.weights} needs weights: leave out --load-format dummy", param="weights")
-    return Precision(dtype, _choose_kv(config, dtype, obstacle, draft), weights, obstacle)
+    return Precision(dtype, _choose_kv(config, device, dtype, obstacle), weights, obstacle)
 
 
 def _stored_form(config: RunnerConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> Weights:
@@ -123,24 +115,26 @@ def _obstacle(
     return narrow.obstacle(checkpoint.config, device, config.tp)
 
 
-def _choose_kv(config: RunnerConfig, dtype: torch.dtype, obstacle: Obstacle | None, draft: bool) -> torch.dtype:
-    if config.kv_dtype != "auto":
-        if config.kv_dtype not in KV_TYPES:
-            raise StartupError(
-                f"kv_dtype must be auto, {', '.join(KV_TYPES)}, but is {config.kv_dtype!r}", param="kv_dtype"
-            )
-        asked = KV_TYPES[config.kv_dtype]
-        if obstacle is None or asked == dtype:
-            return asked
-        if not draft:
-            raise StartupError(
-                f"kv_dtype={config.kv_dtype} needs the compiled decoder, but {obstacle}; without it only --kv-dtype "
-                f"{_name(dtype)} can be had",
-                param="kv_dtype",
-            )
-    if obstacle is not None or config.dtype == "float32":
-        return dtype
-    return torch.bfloat16 if instruction_sets.current().bf16 else torch.float16
+def _choose_kv(
+    config: RunnerConfig, device: torch.device, dtype: torch.dtype, obstacle: Obstacle | None
+) -> torch.dtype:
+    if config.kv_dtype == "auto":
+        if obstacle is not None or config.dtype == "float32":
+            return dtype
+        return torch.bfloat16 if instruction_sets.current().bf16 else torch.float16
+    if config.kv_dtype not in KV_TYPES:
+        raise StartupError(
+            f"kv_dtype must be auto, {', '.join(KV_TYPES)}, but is {config.kv_dtype!r}", param="kv_dtype"
+        )
+    asked = KV_TYPES[config.kv_dtype]
+    triton = config.attention in ("triton", "flashinfer") or (device.type != "cpu" and config.attention == "auto")
+    if triton and asked != dtype:
+        raise StartupError(
+            f"Triton's kernels keep keys and values in the type of activations, here {_name(dtype)}: choose --kv-dtype "
+            f"{_name(dtype)}, or with plain torch operators, which are slow, --attention torch",
+            param="kv_dtype",
+        )
+    return asked
 
 
 def slow_path(precision: Precision, device: torch.device) -> str:
