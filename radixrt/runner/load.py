@@ -170,9 +170,8 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
 
 def _weights_form(model: CausalLM) -> str:
     """In which form the model's matrices are multiplied, in words."""
-    narrow = getattr(model, "narrow", None)
-    if narrow is not None:
-        return narrow.description
+    if (narrow := getattr(model, "narrow", None)) is not None:
+        return str(narrow.description)
     return "as loaded" if getattr(model, "packed_head", None) is None else "packed, by torch"
 
 
