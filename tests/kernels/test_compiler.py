@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from radixrt.kernels import build as builds
 from radixrt.kernels import compiler, instruction_sets
+from radixrt.kernels.cpu.native import binding
 
 V3 = instruction_sets.LADDERS["x86-64"][1]
 
@@ -54,6 +56,15 @@ def test_windows_is_told_which_compiler_will_not_do(
     with caplog.at_level(logging.WARNING):
         assert builds.build(V3, directory=tmp_path) is None
     assert "clang++" in caplog.text and "Microsoft" in caplog.text
+
+
+def test_openmp_on_macos_is_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    monkeypatch.setattr(binding.ctypes, "CDLL", lambda path, mode: loaded.append((Path(path).name, mode)))
+    for name in ("libomp.dylib", "libtorch_cpu.dylib"):
+        (tmp_path / name).touch()
+    binding.share_openmp(tmp_path)
+    assert loaded == [("libomp.dylib", ctypes.RTLD_GLOBAL)]
 
 
 def test_a_compiler_that_is_too_slow_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
