@@ -1,7 +1,7 @@
 """The C functions of library.cpp, and the structures they take.
 
-OpenMP is the one that torch has loaded (both ask for libgomp.so.1), so threads, their number and how they wait are
-shared with torch's own operators.
+OpenMP is the one that torch has loaded (both ask for libgomp.so.1; on macOS its libomp's symbols are used), so threads,
+their number and how they wait are shared with torch's own operators.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 from ctypes import POINTER, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -179,11 +180,19 @@ def library() -> ctypes.CDLL | None:
 
 def load(path: Path) -> ctypes.CDLL:
     """The library at `path`, with its functions' types. OSError where it is none for this machine."""
+    if sys.platform == "darwin":
+        share_openmp(Path(torch.__file__).parent / "lib")
     loaded = ctypes.CDLL(str(path))
     for name, (arguments, result) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
     return loaded
+
+
+def share_openmp(directory: Path) -> None:
+    """Let libraries that ask for OpenMP by its symbols alone find those of the one in torch's directory."""
+    for path in sorted(directory.glob("lib*omp*.dylib")):
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 def features(loaded: ctypes.CDLL) -> list[str]:

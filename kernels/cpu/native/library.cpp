@@ -1,13 +1,12 @@
 // The C functions that Python calls. Every pointer is the caller's; nothing is kept. One translation unit, so that one
 // call of the compiler makes the library.
-#include <omp.h>
-
 #include <new>
 
 #include "attention.h"
 #include "choose.h"
 #include "forward.h"
 #include "linear.h"
+#include "openmp.h"
 #include "pointwise.h"
 #include "scratch.h"
 

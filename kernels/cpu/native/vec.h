@@ -47,7 +47,11 @@ typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 #endif
 #define RADIXRT_INSIDE static inline __attribute__((always_inline))
 
+#if defined(_WIN32)
+#define EXPORT extern "C" __declspec(dllexport)
+#else
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 typedef uint16_t bf16;  // the upper half of a float32
 struct f16 {            // IEEE 754 binary16
