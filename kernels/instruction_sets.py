@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from radixrt.errors import StartupError
-
 VARIABLE = "RADIXRT_CPU"
 """Environment variable: the name of the rung to use instead of the highest."""
 CPUINFO = Path("/proc/cpuinfo")
@@ -95,6 +93,8 @@ def cap(environ: Mapping[str, str] = os.environ) -> InstructionSet | None:
     for rung in rungs:
         if rung.name == name:
             return rung
+    from radixrt.errors import StartupError  # here, for setup.py uses this module where radixrt cannot be imported
+
     known = any(rung.name == name for ladder in LADDERS.values() for rung in ladder)
     fault = "is not an instruction set that this CPU has" if known else "is no instruction set that is known"
     raise StartupError(f"{VARIABLE}={name} {fault}; here it may be {', '.join(rung.name for rung in rungs)}")

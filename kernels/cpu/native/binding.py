@@ -16,8 +16,7 @@ from typing import Any
 
 import torch  # loads the OpenMP that ours must share
 
-from radixrt.kernels import instruction_sets
-from radixrt.kernels.build import SWITCH, build
+from radixrt.kernels.build import SWITCH, build, rung_of
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +166,7 @@ def library() -> ctypes.CDLL | None:
     except (OSError, AttributeError) as error:
         _log.warning("the compiled kernels cannot be loaded: plain torch operators are used (%s)", error)
         return None
-    _log.info("kernels for %s from %s", instruction_sets.current().name, path)
+    _log.info("kernels for %s from %s", rung_of(path), path)
     return loaded
 
 

@@ -37,7 +37,7 @@ EXPORT int64_t radixrt_features(void) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
     features |= 128;
 #endif
-#if defined(__ARM_FEATURE_BF16)
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     features |= 256;
 #endif
     return features;

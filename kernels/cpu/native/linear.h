@@ -289,7 +289,7 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         const int32_t bits = largest_bits(from, some);
         const float inverse = to_bytes(bits);
         x.scales[place] = from_bytes(bits);
-#if defined(RADIXRT_BYTES)
+#if defined(__AVX2__)
         vi n[WINDOW / VL] = {};
 #pragma GCC unroll 8
         for (int i = 0; i < WINDOW / VL; i++)
@@ -327,7 +327,9 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         memset(to, 0, WINDOW);
         for (int64_t k = 0; k < some; k += VL) {
             const vi n = nearest(load<vf>(from + k) * inverse);
-            for (int64_t i = 0; i < VL; i++) to[place_in_row(k + i)] = (int8_t)n[i];
+            typedef int8_t narrow_bytes __attribute__((vector_size(VL)));
+            const narrow_bytes fours = __builtin_convertvector(n, narrow_bytes);
+            for (int64_t i = 0; i < VL; i += 4) memcpy(to + place_in_row(k + i), (const char *)&fours + i, 4);
             sums[k / GROUP] += sum(n);
         }
         x.pairs[place] = (uint16_t)sums[0] | (uint32_t)sums[1] << 16;

@@ -2,7 +2,9 @@
 // outputs of a tile. The products of integer weights (linear.h, windows.h) are written once over these functions.
 //
 // A lane holds four weights of one output, and is multiplied by four inputs of a row:
-//   VNNI, dot product (NEON)   one instruction multiplies, and adds all four products to 32 bits
+//   VNNI                       one instruction multiplies, and adds all four products to 32 bits
+//   NEON's dot product         the same, of signed bytes alone: 4-bit weights are so too, and of 8-bit weights 128 is taken
+//                              first; with i8mm there is one for unsigned weights
 //   AVX2, AVX-512 without it   `maddubs` adds products in pairs to 16 bits. Weights of 4 bits are small enough that
 //                              eight such pairs fit there (8 * 2 * 15 * 127 < 2^15), so that the step to 32 bits is
 //                              taken once for eight products. For 8 bits it is taken each time.
@@ -19,12 +21,39 @@ static inline float half1(const void *at) {
     return bits & 0x8000 ? -x : x;
 }
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 #define RADIXRT_BYTES 1
 constexpr int PARTS = TILE / VL;  // vectors of a tile
 
 typedef uint8_t vb __attribute__((vector_size(VL * 4)));
 
+static inline vb low_halves(vb bytes) { return bytes & 15; }
+static inline vb high_halves(vb bytes) { return (vb)((vu)bytes >> 4) & 15; }
+#endif
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#define RADIXRT_DOTS 1
+
+// VL float16 numbers.
+static inline vf halves(const uint8_t *at) { return (vf)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
+
+// x again and again.
+static inline vb everywhere(uint32_t x) { return (vb)vdupq_n_u32(x); }
+static inline vb everywhere(uint64_t x) { return (vb)vdupq_n_u64(x); }
+
+// Adds to each lane the products of four bytes of q, which are below 128, with four signed ones.
+static inline vi dot4(vi sum, vb q, vb x) { return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)q, (int8x16_t)x); }
+// Adds to each lane the products of its two signed 16-bit integers.
+static inline vi dot2(vi sum, vi a, vi b) {
+    const int16x8_t u = (int16x8_t)a, v = (int16x8_t)b;
+    const int32x4_t low = vmull_s16(vget_low_s16(u), vget_low_s16(v)), high = vmull_high_s16(u, v);
+    return sum + (vi)vpaddq_s32(low, high);
+}
+// The lanes of a, then those of b as 16 bits, which they must fit.
+static inline vi pack_pairs(vi a, vi b) { return (vi)vqmovn_high_s32(vqmovn_s32((int32x4_t)a), (int32x4_t)b); }
+
+#elif defined(__AVX2__)
 #if defined(RADIXRT_AVX512)
 typedef __m512i wide_int;
 typedef __m512 wide_float;
@@ -52,9 +81,6 @@ static inline vb everywhere(uint64_t x) { return (vb)_mm512_set1_epi64((int64_t)
 static inline vb everywhere(uint64_t x) { return (vb)_mm256_set1_epi64x((int64_t)x); }
 #endif
 
-static inline vb low_halves(vb bytes) { return bytes & 15; }
-static inline vb high_halves(vb bytes) { return (vb)((vu)bytes >> 4) & 15; }
-
 #if (defined(RADIXRT_AVX512) && defined(__AVX512VNNI__)) || (!defined(RADIXRT_AVX512) && defined(__AVXVNNI__))
 #define RADIXRT_DOTS 1
 // Adds to each lane the products of four unsigned bytes with four signed ones.
@@ -79,7 +105,9 @@ static inline vi dot2(vi sum, vi a, vi b) { return sum + (vi)RADIXRT_SIMD(madd_e
 
 // The lanes of a and b as 16 bits, which they must fit: of each 128 bits those of a, then those of b.
 static inline vi pack_pairs(vi a, vi b) { return (vi)RADIXRT_SIMD(packs_epi32)((wide_int)a, (wide_int)b); }
+#endif
 
+#if defined(RADIXRT_BYTES)
 // Sums are made in the order in which they are written: the compiler would else add them up as a tree, for which there are
 // too few registers.
 template <class V> static inline void keep_order(V &sum) {
@@ -110,7 +138,17 @@ struct SmallSums {
 
 // Weights of 8 bits in the form in which they are multiplied, and what is then missing from a sum: BIAS * sum x.
 struct ByteWeights {
-#if defined(RADIXRT_DOTS)
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+    static constexpr int32_t BIAS = 128;
+    vb q;  // q - 128, signed
+    static inline ByteWeights of(vb q) { return {q ^ 128}; }
+    inline vi dot(vi sum, vb x) const { return dot4(sum, q, x); }
+#elif defined(__ARM_FEATURE_DOTPROD)
+    static constexpr int32_t BIAS = 0;
+    vb q;
+    static inline ByteWeights of(vb q) { return {q}; }
+    inline vi dot(vi sum, vb x) const { return (vi)vusdotq_s32((int32x4_t)sum, (uint8x16_t)q, (int8x16_t)x); }
+#elif defined(RADIXRT_DOTS)
     static constexpr int32_t BIAS = 0;
     vb q;
     static inline ByteWeights of(vb q) { return {q}; }
