@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import machine
 from measure import Record, Server, Summary, percentile, summarise
-from servers import Target, alone, radixrt
+from servers import OtherWork, Target, alone, radixrt
 from workloads import SHARED_WORDS, WORKLOADS, prose
 
 BY_TOKENS = ("single", "batch", "shared", "agents")
@@ -38,6 +38,8 @@ UNGUESSED = "unguessed"
 NO_GUESSES = "--draft-sources=forced"
 NAMES = ("single", UNGUESSED, *BY_TOKENS[1:], *BY_ANSWERS, CACHED)
 HEAD = ("workload", "unit")
+QUIET = 0.03
+"""Share of all cores that other processes may use without being mentioned."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -121,6 +123,7 @@ async def run(options: argparse.Namespace, targets: list[Target], unguessed: Tar
         for name in wanted(options):
             columns = [unguessed, *targets[1:]] if unguessed and name == UNGUESSED else targets
             found: list[list[tuple[Summary, float, str]]] = [[] for _ in columns]
+            other = OtherWork(everybody)
             for number in range(options.rounds):
                 for rounds, target in zip(found, columns, strict=True):
                     server = servers[target.name]
@@ -129,7 +132,7 @@ async def run(options: argparse.Namespace, targets: list[Target], unguessed: Tar
                         rounds.append(await measure(name, server, random.Random(f"{seed}/{name}/{number}")))
             values = [median([value for _, value, _ in rounds]) for rounds in found]
             unit = "ms" if name == CACHED else "answers/s" if name in BY_ANSWERS else "tokens/s"
-            print(row(name, unit, values, name == CACHED), flush=True)
+            print(row(name, unit, values, name == CACHED) + noise(other), flush=True)
             for target, rounds in zip(targets, found, strict=True):
                 why = next((why for _, _, why in rounds if why), None)
                 if why:
@@ -149,6 +152,12 @@ async def run(options: argparse.Namespace, targets: list[Target], unguessed: Tar
 def wanted(options: argparse.Namespace) -> list[str]:
     """The workloads; a radixrt that was found running cannot be told to guess nothing."""
     return [name for name in options.workload or NAMES if name != UNGUESSED or not options.radixrt]
+
+
+def noise(other: OtherWork) -> str:
+    """Words for a machine that was not quiet, "" for one that was."""
+    share = other.share()
+    return f"  (other work: {share:.0%} of the CPUs)" if share > QUIET else ""
 
 
 def made_with(targets: Sequence[Target]) -> dict[str, str]:

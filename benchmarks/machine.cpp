@@ -29,13 +29,18 @@ typedef float Floats __attribute__((vector_size(kBytes)));
 typedef uint64_t Words __attribute__((vector_size(kBytes), aligned(8), may_alias));
 constexpr int kChains = 12;  // independent sums: latency (4 or 5 cycles) times two instructions a cycle, and two more
 
-// Sum of all words of `from`, split over the threads. count: words, a multiple of 64.
+// Sum of all words of `from`, split over the threads. count: words, a multiple of kBlock.
+constexpr int64_t kBlock = 8192;
 extern "C" uint64_t read_words(const uint64_t* from, int64_t count, int threads) {
     uint64_t total = 0;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : total)
-    for (int64_t block = 0; block < count / 64; ++block) {
-        Words sum = {};
-        for (int i = 0; i < 64; i += kBytes / 8) sum += *reinterpret_cast<const Words*>(from + block * 64 + i);
+    for (int64_t block = 0; block < count / kBlock; ++block) {
+        Words sums[4] = {};
+        const auto* words = reinterpret_cast<const Words*>(from + block * kBlock);
+        for (int64_t i = 0; i < kBlock * 8 / kBytes; i += 4) {
+            for (int k = 0; k < 4; ++k) sums[k] += words[i + k];
+        }
+        const Words sum = sums[0] + sums[1] + sums[2] + sums[3];
         for (int i = 0; i < kBytes / 8; ++i) total += sum[i];
     }
     return total;

@@ -53,19 +53,21 @@ def best_s(call: Callable[[], object], times: int = 5) -> float:
     return min(found)
 
 
-def limits(threads: int, flags: tuple[str, ...]) -> dict[str, float]:
-    """GB/s of memory (a copy counts what is read and written), and 10^9 multiply-adds a second in registers.
-
-    `flags`: of the compiler, for the instruction set. Needs g++ (or CXX).
-    """
-    import numpy as np
-
+def compiled(flags: tuple[str, ...]) -> ctypes.CDLL:
+    """machine.cpp, compiled by g++ (or CXX) with the flags of an instruction set."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "machine.so"
         compiler = os.environ.get("CXX", "g++").split()
         subprocess.run([*compiler, "-O3", "-fopenmp", "-shared", "-fPIC", *flags, "-o", path, SOURCE], check=True)
         library = ctypes.CDLL(str(path))
     library.read_words.restype = ctypes.c_uint64
+    return library
+
+
+def limits(library: ctypes.CDLL, threads: int) -> dict[str, float]:
+    """GB/s of memory (a copy counts what is read and written), and 10^9 multiply-adds a second in registers."""
+    import numpy as np
+
     source, target = np.ones(BYTES, np.uint8), np.ones(BYTES, np.uint8)
     at, to, turns = ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(target.ctypes.data), ctypes.c_int64(TURNS)
     found = {
@@ -114,7 +116,7 @@ def main() -> int:
 
     rung = instruction_sets.current()
     print(f"{name()}; {options.threads} threads, {rung.name}")
-    for label, value in (limits(options.threads, rung.flags) | products(options.threads)).items():
+    for label, value in (limits(compiled(rung.flags), options.threads) | products(options.threads)).items():
         print(f"{label:<42}{value:>8.1f}", flush=True)
     return 0
 

@@ -105,6 +105,27 @@ def alone(target: Target, targets: Sequence[Target]) -> Iterator[None]:
                 process.resume()
 
 
+class OtherWork:
+    """What share of all cores processes other than this one and the servers used, from its making until `share`."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self._targets = targets
+        self._began, self._seconds = time.perf_counter(), self._used()
+
+    def share(self) -> float:
+        """0 is a quiet machine; what a virtual machine's host took away (steal) counts, too."""
+        elapsed = time.perf_counter() - self._began
+        return max(0.0, (self._used() - self._seconds) / elapsed / (psutil.cpu_count() or 1))
+
+    def _used(self) -> float:
+        everything = psutil.cpu_times()
+        parts = ("user", "nice", "system", "irq", "softirq", "steal")
+        processes = [psutil.Process(), *(process for target in self._targets for process in target.processes())]
+        ours = [process.cpu_times() for process in processes]
+        used: float = sum(getattr(everything, part, 0.0) for part in parts)
+        return used - sum(own.user + own.system for own in ours)
+
+
 def radixrt(
     model: str, *options: str, home: Path | None = None, name: str = "radixrt", cpu: str | None = None
 ) -> Target:

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import NO_GUESSES, made_with, median, row, start_all
+from compare import NO_GUESSES, made_with, median, noise, row, start_all
 from measure import Record, Server
 from memory import resident
-from servers import Target, alone, radixrt
+from servers import OtherWork, Target, alone, radixrt
 from workloads import prose
 
 WORDS_A_TOKEN = 0.85
@@ -91,6 +91,7 @@ async def run(options: argparse.Namespace, targets: Sequence[Target]) -> dict[st
         for context in options.context or [1024]:
             for streams in options.streams or [1, 8]:
                 found: list[list[tuple[float, float]]] = [[] for _ in targets]
+                other = OtherWork(targets)
                 for number in range(options.rounds):
                     for rounds, server, target in zip(found, servers, targets, strict=True):
                         rng = random.Random(f"{seed}/{context}/{streams}/{number}")
@@ -98,9 +99,10 @@ async def run(options: argparse.Namespace, targets: Sequence[Target]) -> dict[st
                             await server.complete("Hello", max_tokens=2)  # not counted: it has just been woken
                             rounds.append(await measure(server, context, streams, options.tokens, rng))
                 report[f"{context}, {streams}"] = {t.name: rounds for t, rounds in zip(targets, found, strict=True)}
+                loud = noise(other)
                 for index, label in enumerate(("prefill", f"decode x{streams}")):
                     values = [median([each[index] for each in rounds]) for rounds in found]
-                    print(f"{context:>8} {row(label, 'tokens/s', values, less_is_better=False)}", flush=True)
+                    print(f"{context:>8} {row(label, 'tokens/s', values, less_is_better=False)}{loud}", flush=True)
     finally:
         for server in servers:
             await server.close()

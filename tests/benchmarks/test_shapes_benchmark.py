@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import compare
 import machine
+import servers
 from measure import Record
-from servers import Target, radixrt
+from servers import OtherWork, Target, radixrt
 from shapes import together
 
 SAYS = "avx2, 4-bit weights as the file, float16 KV, 2 threads"
@@ -90,3 +92,27 @@ def test_single_without_guesses_needs_a_radixrt_that_is_started_here() -> None:
     running = compare.parse(["--radixrt", "http://127.0.0.1:8000"])
     assert compare.UNGUESSED not in compare.wanted(running)
     assert compare.wanted(compare.parse(["--workload", compare.UNGUESSED])) == [compare.UNGUESSED]
+
+
+def test_work_of_servers_and_of_the_client_is_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"now": 0.0, "everything": 0.0, "client": 0.0, "server": 0.0}
+
+    class Process:
+        def __init__(self, who: str) -> None:
+            self.who = who
+
+        def cpu_times(self) -> SimpleNamespace:
+            return SimpleNamespace(user=clock[self.who], system=0.0)
+
+    monkeypatch.setattr(servers.time, "perf_counter", lambda: clock["now"])
+    monkeypatch.setattr(servers.psutil, "cpu_times", lambda: SimpleNamespace(user=clock["everything"], idle=99.0))
+    monkeypatch.setattr(servers.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(servers.psutil, "Process", lambda: Process("client"))
+    target = Target("server")
+    monkeypatch.setattr(target, "processes", lambda: [Process("server")])
+    other = OtherWork([target])
+    clock |= {"now": 10.0, "everything": 14.0, "client": 3.0, "server": 9.0}
+    assert other.share() == pytest.approx((14 - 3 - 9) / 10 / 2)
+    assert compare.noise(other) == "  (other work: 10% of the CPUs)"
+    clock["everything"] = 12.0
+    assert other.share() == 0 and compare.noise(other) == ""
