@@ -16,6 +16,7 @@ from radixrt import Engine, SamplingParams
 from radixrt.scheduler.events import BLOCK, END, TOPIC, Cleared, EventBatch, Stored, block_hashes, root_hash
 from radixrt.scheduler.events import replay_endpoint as beside
 from tests.server.conftest import serving
+from tests.waiting import HANG_S
 
 ONE = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
@@ -58,7 +59,7 @@ class Router:
         """Ask for all that has not been heard."""
         self.asked.send_multipart([b"", struct.pack(">Q", self.next)])
         while True:
-            assert self.asked.poll(10_000), "the replay did not come"
+            assert self.asked.poll(HANG_S * 1000), "the replay did not come"
             _, number, batch = self.asked.recv_multipart()
             if number == END:
                 return
