@@ -189,7 +189,7 @@ def test_each_metric_moves_when_it_should(small_engine: Engine, scraped: Any) ->
     assert warm["shared_attention_saved_tokens_total"] == 0, "one row alone shares nothing"
 
     async def many() -> None:
-        long = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+        long = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)  # so that all are there at once
         await asyncio.gather(*(engine.agenerate([*stem, 10 + n], long) for n in range(4)))
 
     together = change(lambda: asyncio.run(many()))
