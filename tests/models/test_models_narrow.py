@@ -205,8 +205,16 @@ def test_groups_are_exactly_the_files(kind: Type, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("weights", "count"), [("bf16", 16), ("int4", 151)])
 @pytest.mark.parametrize("wanted", [[], [0], [2, 7, 15], [-1]], ids=str)
-def test_of_some_tokens_alone_the_same_bits(wanted: list[int], weights: Weights, count: int, tmp_path: Path) -> None:
-    """What is left out behind the last layer's attention changes neither the others' hidden states nor any key."""
+def test_some_tokens_alone_are_the_same(wanted: list[int], weights: Weights, count: int, tmp_path: Path) -> None:
+    """What is left out after the last layer's attention changes neither the others' hidden states nor any key: no bit
+    of them with integer products, which do not depend on the other rows; bfloat16 products may sum in another order
+    for another number of rows."""
+
+    def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+        if weights == "int4" or not len(ours):
+            return torch.equal(ours, theirs)
+        return float((ours - theirs).abs().max()) <= 2**-6 * float(theirs.abs().max())
+
     model = load(save(tiny("llama, tied", **GROUPED), tmp_path), weights)
     assert model.narrow is not None and model.narrow.most_tokens >= count
     tokens, places = torch.tensor(random_tokens(count)), torch.arange(count)
@@ -216,7 +224,7 @@ def test_of_some_tokens_alone_the_same_bits(wanted: list[int], weights: Weights,
     with torch.inference_mode():
         whole = model.forward(tokens, places, places, pools[0], layout)
         some = model.forward_of(tokens, places, places, pools[1], layout, torch.tensor(wanted, dtype=torch.int64))
-        assert torch.equal(some, whole[wanted]) and torch.equal(*pools)
+        assert same(some, whole[wanted]) and torch.equal(*pools)
         for refused in ([3, 3], [4, 2], [-1], [count]):
             with pytest.raises(ValueError, match="rising"):
                 model.forward_of(tokens, places, places, pools[1], layout, torch.tensor(refused))
