@@ -1,8 +1,11 @@
 """Resident memory of a server's processes: after start, after many requests, and at its peak.
 
     python benchmarks/memory.py [MODEL] [--requests 10000] [--option=--weights=int8]
+    python benchmarks/memory.py MODEL.gguf --load
 
 The requests are short and unrelated, 32 at once, so that cache, tables and logs turn over; what grows with them shows.
+--load starts the server twice with a cache directory of its own, which first packs the weights and then finds them
+packed, and prints the runner's peak (VmHWM: pages of mapped files that are resident count) beside the size of the file.
 Linux: it reads /proc.
 """
 
@@ -13,6 +16,7 @@ import asyncio
 import json
 import random
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ import psutil
 from measure import Server
 from servers import Target, radixrt
 from workloads import prose
+
+from radixrt.checkpoint import resolve
 
 READINGS = 10
 FLAT = 1.05
@@ -77,13 +83,38 @@ async def load(target: Target, requests: int) -> list[dict[str, dict[str, float]
     return readings
 
 
+def peaks(model: str, options: list[str]) -> int:
+    """Print what the runner's memory was at its peak through a first and a second start."""
+    path = resolve(model)
+    size = (path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in path.glob("*.safetensors"))) / MIB
+    print(f"{'start':<10}{'ready, s':>10}{'peak, MiB':>12}{'of the file':>14}{'private':>10}{'of files':>10}")
+    with tempfile.TemporaryDirectory(prefix="radixrt-memory-") as home:
+        for name in ("first", "second"):
+            target = radixrt(str(path), *options, home=Path(home))
+            try:
+                seconds = target.start()
+                runner = resident(target)["radixrt.runner"]
+            finally:
+                target.stop()
+            peak = runner["VmHWM"] - runner["RssShmem"]
+            print(
+                f"{name:<10}{seconds:>10.1f}{peak:>12.0f}{peak / size:>14.3f}"
+                f"{runner['RssAnon']:>10.0f}{runner['RssFile']:>10.0f}",
+                flush=True,
+            )
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--option", action="append", default=[], help="of `radixrt serve`, repeatable")
     parser.add_argument("--json", metavar="FILE", type=Path)
+    parser.add_argument("--load", action="store_true", help="only the peak of two starts (TMPDIR: room for a copy)")
     options = parser.parse_args()
+    if options.load:
+        return peaks(options.model, options.option)
     target = radixrt(options.model, *options.option)
     try:
         target.start()

@@ -47,7 +47,7 @@ class Target:
         """Start it; the seconds until it has answered a request for one token."""
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self.log = Path(tempfile.gettempdir()) / f"benchmark-{self.name}-{port}.log"
+        self.log = Path(tempfile.gettempdir()) / f"benchmark-{self.name.replace(' ', '-')}-{port}.log"
         began = time.perf_counter()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -105,10 +105,16 @@ def alone(target: Target, targets: Sequence[Target]) -> Iterator[None]:
                 process.resume()
 
 
-def radixrt(model: str, *options: str, home: Path | None = None, name: str = "radixrt") -> Target:
-    """radixrt as this Python has it; `home`: where it keeps compiled kernels and packed weights."""
+def radixrt(
+    model: str, *options: str, home: Path | None = None, name: str = "radixrt", cpu: str | None = None
+) -> Target:
+    """radixrt as this Python has it.
+
+    `home`: where it keeps compiled kernels and packed weights; `cpu`: the highest instruction set that it may use.
+    """
     command = [sys.executable, "-m", "radixrt", "serve", model, "--port", "{port}", *options]
-    return Target(name, command=command, environment={} if home is None else {"RADIXRT_HOME": str(home)})
+    environment = {"RADIXRT_HOME": home and str(home), "RADIXRT_CPU": cpu}
+    return Target(name, command=command, environment={key: value for key, value in environment.items() if value})
 
 
 def _free_port() -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from radixrt.dialects import DIALECTS, Arguments, CallParser, CallStart, Text
 from radixrt.errors import InvalidRequest
 
 
@@ -24,6 +23,8 @@ class CallText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     back as plain text."""
 
     def __post_init__(self) -> None:
+        from radixrt.dialects import DIALECTS  # processes that only pass messages on need no dialect
+
         if self.dialect not in DIALECTS:
             known = ", ".join(DIALECTS)
             raise InvalidRequest(f"calls.dialect must be one of {known}, but is {self.dialect[:40]!r}", param="calls")
@@ -43,6 +44,8 @@ class Called(msgspec.Struct, frozen=True):
 
 def read_calls(how: CallText, text: str) -> tuple[str, list[Called]]:
     """The text of an answer but for its calls, and the calls in the order in which they came."""
+    from radixrt.dialects import DIALECTS, Arguments, CallParser, CallStart, Text
+
     parser = CallParser(DIALECTS[how.dialect], how.names)
     said, found = "", list[Called]()
     for event in [*parser.push(text), *parser.finish(cut=False)]:

@@ -11,7 +11,8 @@ from radixrt.limits import Limits
 
 LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16"]
-Weights = Literal["auto", "bf16", "int8", "int4"]
+Weights = Literal["auto", "float32", "bf16", "int8", "int4"]
+KvDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Attention = Literal["auto", "triton", "torch", "flashinfer"]
 LoadFormat = Literal["auto", "dummy"]
@@ -30,7 +31,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     """A file that holds a Jinja template, instead of the model's own."""
     dtype: DType = "auto"
-    """auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32; for an encoder always float32."""
+    """Number type of activations. auto: bfloat16 where the GPU, or the CPU, multiplies it natively, else float32; for
+    an encoder always float32."""
+    kv_dtype: KvDType = "auto"
+    """Number type of cached keys and values. auto: on a CPU bfloat16 where it multiplies that natively, float16
+    elsewhere, float32 under dtype float32; without the compiled decoder and on a GPU that of activations, which is then
+    the only one. int8: one float32 scale for each head of each token."""
     load_format: LoadFormat = "auto"
     """dummy: random weights, made on the device; `model` is then a directory with config.json, or llama-3-8b, qwen3-8b,
     qwen3-30b-a3b (`radixrt.checkpoint.shapes`)."""
@@ -40,8 +46,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which kernels compute: auto: the device's own; torch: plain torch, the reference; triton: Triton's, on a GPU;
     flashinfer: the same with FlashInfer's attention, where it is installed (not tried on a GPU yet)."""
     weights: Weights = "auto"
-    """In which form a bfloat16 model's matrices are multiplied. auto: as the file is quantized (Q4_0, Q4_1 and Q8_0
-    exactly), else bf16. int8 and int4 need a C++ compiler."""
+    """In which form matrices are stored and multiplied, whatever dtype says of activations. auto: as the file is
+    quantized (Q4_0, Q4_1 and Q8_0 exactly); else bf16, or float32 where dtype is float32. int8 and int4 need the
+    compiled kernels. float32: dense, through torch's products, the slow and exact way."""
     threads: int | None = None
     """Compute threads of the runner; None: OMP_NUM_THREADS, else the cores that affinity and cgroup allow."""
     tp: int = 1
@@ -202,6 +209,7 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceName = "auto"
     attention: Attention = "auto"
     weights: Weights = "auto"
+    kv_dtype: KvDType = "auto"
     threads: int
     tp: int = 1
     rank: int = 0

@@ -67,20 +67,47 @@ class AsyncInbox:
 Inbox: TypeAlias = SyncInbox | AsyncInbox
 
 
+class _Waker:
+    """Ends the connection thread's wait for messages. It may be used by any thread, also once it is closed."""
+
+    def __init__(self) -> None:
+        # Reentrant: a stream that the garbage collector finds while this thread holds the lock cancels its request.
+        self._lock = threading.RLock()
+        self.descriptor, self._write = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._write, False)
+        self._open = True
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._open:  # else the pipe's number may be another file's
+                with contextlib.suppress(BlockingIOError):  # full: the thread wakes in any case
+                    os.write(self._write, b"\0")
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # woken by a message, not by a sender
+            os.read(self.descriptor, 65536)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+            os.close(self._write)
+            os.close(self.descriptor)
+
+
 class Connection:
     """Requests out, answers in. `on_status` hears Loading, Ready and StartupFailed in the connection's thread."""
 
     def __init__(self, address: str, on_status: Callable[[Loading | Ready | StartupFailed], None]) -> None:
         self._on_status = on_status
         self._inboxes: dict[int, Inbox] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant for the reason that _Waker gives
         self._dead: RadixrtError | None = None
         self._numbers = itertools.count(1)
         self._outgoing: deque[list[Any]] = deque()
         self._codec: Codec[FromClient, FromClient] = Codec(FromClient)
-        self._closing = False
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
+        self._closing = threading.Event()
+        self._waker = _Waker()
         self._context: zmq.Context[Any] = zmq.Context()
         socket = open_socket(self._context, zmq.DEALER, address, bind=False)
         self._link: Link[ToClient, FromClient] = Link(socket, ToClient)
@@ -110,7 +137,8 @@ class Connection:
         """Queue a message, from any thread.
 
         It is encoded, and read back as the other side will, here in the caller's thread: a value of a wrong type, or
-        one that no message can carry, is the caller's InvalidRequest and costs nobody else anything.
+        one that no message can carry, is the caller's InvalidRequest and costs nobody else anything. A message to a
+        connection that has ended is dropped: its request has had its EngineDead.
         """
         try:
             frames = self._codec.encode(message)
@@ -121,9 +149,8 @@ class Connection:
                 self._codec.decode(frames)
             except DecodeError as error:
                 raise InvalidRequest(f"the request is malformed: {error}") from error
-        if not self._closing:  # once closed, the pipe's number may be another file's
-            self._outgoing.append(frames)
-            os.write(self._wake_write, b"\0")
+        self._outgoing.append(frames)
+        self._waker.wake()
 
     def fail(self, error: RadixrtError) -> None:
         """Every open request ends with `error`, and so does every later one. Only the first call counts."""
@@ -136,13 +163,13 @@ class Connection:
         self._deliver([(inbox, error) for inbox in inboxes])
 
     def close(self) -> None:
+        """End every open request with EngineDead, and the thread. Safe to call twice, from any thread, and after the
+        thread has ended by itself."""
         self.fail(EngineDead("the engine was closed"))
-        if self._closing:
-            return
-        self._closing = True
-        os.write(self._wake_write, b"\0")
-        self._thread.join(timeout=5)
-        os.close(self._wake_write)
+        self._closing.set()
+        self._waker.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
 
     def _run(self) -> None:
         try:
@@ -151,18 +178,18 @@ class Connection:
             # Nobody must wait for answers that cannot come.
             log.exception("the connection to the engine broke")
             self.fail(EngineDead("the connection to the engine broke: the engine must be restarted"))
-        self._link.close()
-        self._context.term()
-        os.close(self._wake_read)
+        finally:
+            self._waker.close()
+            self._link.close()
+            self._context.term()
 
     def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._link.socket, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
-        while not self._closing:
+        poller.register(self._waker.descriptor, zmq.POLLIN)
+        while not self._closing.is_set():
             poller.poll()
-            with contextlib.suppress(BlockingIOError):  # woken by a message, not by a sender
-                os.read(self._wake_read, 65536)
+            self._waker.clear()
             while self._outgoing:
                 if not self._link.send_frames(self._outgoing.popleft()):
                     self.fail(EngineDead("the engine does not take requests any more"))

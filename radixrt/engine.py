@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import subprocess
 import threading
 import time
 import weakref
@@ -45,6 +46,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
     Args:
         model: short name (`smollm2-135m`), directory with config.json and safetensors, GGUF file, or hub name.
         on_progress: called with (stage, fraction) while the model is fetched and loaded, from another thread.
+        runner: a process that `launch.spawn_runner` has started ahead; the engine's from here on.
         fields: those of `EngineConfig`.
 
     Raises ModelError when the model cannot be found or run, StartupError when a process ends before it serves.
@@ -53,7 +55,14 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
     programs_grow = True
     """A program request takes more while it runs, and can branch."""
 
-    def __init__(self, model: str, *, on_progress: Callable[[str, float], None] | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        on_progress: Callable[[str, float], None] | None = None,
+        runner: subprocess.Popen[bytes] | None = None,
+        **fields: Any,
+    ) -> None:
         try:
             self.config = msgspec.convert({"model": model, **fields}, EngineConfig)
             unknown = fields.keys() - set(EngineConfig.__struct_fields__)
@@ -81,7 +90,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
         else:
             path = resolve(self.config.model, progress=progress)
         draft = resolve(self.config.draft_model, progress=progress) if self.config.draft_model is not None else None
-        self._trio = Trio(self.config, path, self._process_died, draft)
+        self._trio = Trio(self.config, path, self._process_died, draft, runner)
         self._connection = Connection(self._trio.client_address, self._status)
         self._asker = Asker(self._connection)
         self._finalizer = weakref.finalize(self, _shut_down, self._connection, self._trio)
@@ -225,8 +234,14 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
 
     def _status(self, message: Loading | Ready | StartupFailed) -> None:
         if isinstance(message, Loading):
-            if self._on_progress is not None:
-                self._on_progress(message.stage, message.fraction)
+            try:
+                if self._on_progress is not None:
+                    self._on_progress(message.stage, message.fraction)
+            except Exception as error:
+                log.exception("on_progress raised an exception")
+                self._failure = StartupError(f"on_progress raised an exception: {error!r}")
+                self._failure.__cause__ = error
+                self._ready.set()
         elif isinstance(message, Ready):
             self._info = message.info
             self._ready.set()
@@ -252,5 +267,7 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
 
 
 def _shut_down(connection: Connection, trio: Trio) -> None:
-    connection.close()
-    trio.stop()
+    try:
+        connection.close()
+    finally:
+        trio.stop()

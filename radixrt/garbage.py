@@ -3,6 +3,8 @@
 A search looks at every container that has come about since the last one, and now and then at all there are: with a
 vocabulary and the modules of a web framework that takes 50 to 150 ms, in which no token goes anywhere. So a process of
 ours puts aside what it has when it is ready, and searches less often; one that knows when nobody waits searches then.
+It does not search at all before that: imports make tens of thousands of containers and hardly any garbage, and the
+searches are a fifth of the time that they take.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ OLDER = 10
 """Searches of one generation until the next one is searched too; Python's own numbers."""
 
 
+def postpone() -> None:
+    """No search before `spare_what_stays`: called by a process of ours before it imports anything large."""
+    gc.disable()
+
+
 def spare_what_stays(young: int = YOUNG) -> None:
     """What there is now is never searched again; what comes is, after `young` new containers."""
+    gc.enable()
     gc.freeze()
     gc.set_threshold(young, OLDER, OLDER)
 

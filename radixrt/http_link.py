@@ -56,13 +56,15 @@ class HttpLink:
 
     def close(self) -> None:
         """Close the synchronous connections."""
-        if self._sync is not None:
-            self._sync.close()
-            self._sync = None
+        with self._lock:
+            client, self._sync = self._sync, None
+        if client is not None:
+            client.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop, and the synchronous ones."""
-        client = self._async.pop(asyncio.get_running_loop(), None)
+        with self._lock:
+            client = self._async.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
         self.close()

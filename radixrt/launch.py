@@ -6,6 +6,7 @@ works. Each has its config on stdin, which stays open: it is also the child's li
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -21,8 +22,8 @@ import msgspec
 
 from radixrt.config import EngineConfig, RunnerConfig, SchedulerConfig, TokenizerConfig, draft_sources
 from radixrt.errors import StartupError
+from radixrt.kernels import instruction_sets
 from radixrt.runner.threads import environment, usable_cores
-from radixrt.transport import private_directory
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +51,20 @@ class Trio:
         model_path: Path,
         on_death: Callable[[str, int], None],
         draft_path: Path | None = None,
+        runner: subprocess.Popen[bytes] | None = None,
     ) -> None:
+        """`runner`: a process of `spawn_runner` that becomes the (first) runner."""
+        from radixrt.transport import private_directory  # brings numpy and ZeroMQ, which `spawn_runner` does without
+
         if config.tp < 1:
             raise StartupError(f"tp must be 1 or more, but is {config.tp}", param="tp")
+        instruction_sets.torch_environment()  # says what is wrong with RADIXRT_CPU before anything is started
         self.directory = private_directory()
         # Also where an exit overtakes the start: a process that has not read its config does not know the directory.
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
         self.client_address = f"ipc://{self.directory}/client"
-        # Ranks on one machine share its cores, where nobody has said how many each is to take.
-        cores = usable_cores()
-        self.threads = config.threads or _threads_from_environment() or max(1, cores // config.tp)
-        if self.threads > cores:
+        self.threads = compute_threads(config.threads, config.tp)
+        if self.threads > (cores := usable_cores()):
             log.warning(
                 "%d compute threads are more than the %d cores that may be used: steps will be slower",
                 self.threads, cores,
@@ -71,9 +75,14 @@ class Trio:
         self._first_death = threading.Lock()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name, child in self._configs(config, model_path, draft_path).items():
-            extra = environment(self.threads) if isinstance(child, RunnerConfig) else _ONE_THREAD
-            module = "runner" if isinstance(child, RunnerConfig) else name
-            self.processes[name] = _spawn(f"radixrt.{module}", msgspec.json.encode(child), extra)
+            if not isinstance(child, RunnerConfig):
+                process = _spawn(f"radixrt.{name}", _ONE_THREAD)
+            elif runner is not None and child.rank == 0:
+                process = runner
+            else:
+                process = spawn_runner(self.threads)
+            self.processes[name] = process
+            _configure(process, child)
         for name, process in self.processes.items():
             threading.Thread(target=self._watch, args=(name, process), daemon=True, name=f"watch-{name}").start()
 
@@ -133,6 +142,7 @@ class Trio:
                 device=config.device,
                 attention=config.attention,
                 weights=config.weights,
+                kv_dtype=config.kv_dtype,
                 threads=self.threads,
                 context_length=config.context_length,
                 kv_tokens=config.kv_tokens,
@@ -195,21 +205,42 @@ def _public_name(model: str) -> str:
     return (path.stem if path.suffix == ".gguf" else path.resolve().name) if path.exists() else model
 
 
-def _spawn(module: str, config: bytes, extra: dict[str, str]) -> subprocess.Popen[bytes]:
+def compute_threads(threads: int | None, tp: int) -> int:
+    """How many threads a runner computes with: `threads`, or as OMP_NUM_THREADS says, or its share of the cores.
+
+    Ranks on one machine share its cores.
+    """
+    return threads or _threads_from_environment() or max(1, usable_cores() // tp)
+
+
+def spawn_runner(threads: int) -> subprocess.Popen[bytes]:
+    """A runner that imports torch and waits for its config, for a `Trio` to come; it ends when its stdin is closed.
+
+    torch is the longest part of a start, so a command starts its runner before it imports what it needs itself.
+    StartupError where RADIXRT_CPU names no instruction set of this CPU.
+    """
+    return _spawn("radixrt.runner", environment(threads) | instruction_sets.torch_environment())
+
+
+def _spawn(module: str, extra: dict[str, str]) -> subprocess.Popen[bytes]:
     """`python -m module` in a session of its own (a terminal's Ctrl-C does not reach it), importing what we import."""
     home = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, **extra, "PYTHONPATH": path},
         start_new_session=True,
+        bufsize=0,  # closing it has nothing left to write, and cannot fail where the process is gone
     )
+
+
+def _configure(process: subprocess.Popen[bytes], config: msgspec.Struct) -> None:
+    """Send a process its config, as `process.start` reads it."""
     if process.stdin is not None:
-        process.stdin.write(config + b"\n")
-        process.stdin.flush()
-    return process
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; the thread that watches it reports that
+            process.stdin.write(msgspec.json.encode(config) + b"\n")
 
 
 def _threads_from_environment() -> int | None:

@@ -217,8 +217,15 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Slots of the KV pool; prompt and completion of one request must fit into them."""
     vocab_size: int
     dtype: str
+    """Number type of activations."""
+    kv_dtype: str = ""
+    """Number type of cached keys and values."""
     device: str
     threads: int
+    description: str = ""
+    """What computes, and in which number types, in words: `avx2, 4-bit weights as the file, float16 KV, 2 threads`."""
+    slow: str = ""
+    """Why the fast path is not used, and what to do about it; empty where it is."""
     eos_token_ids: tuple[int, ...]
     has_chat_template: bool
     tool_dialect: str | None = None
@@ -231,6 +238,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """False: it makes embeddings and nothing else."""
     embedding: EmbeddingInfo | None = None
     """None: it makes no embeddings."""
+
+
+def computing(info: ModelInfo) -> str:
+    """What computes a served model, in one line; a server of an earlier version says less."""
+    return info.description or f"{info.dtype} on {info.device}, {info.threads} threads"
 
 
 class CacheNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ class Codec(Generic[In, Out]):
         """The message, or DecodeError. `frames` are bytes-like; arrays in the result view them."""
         if not frames:
             raise DecodeError("no frames")
-        self._frames = frames
+        previous, self._frames = self._frames, frames  # a garbage collection in here may send, and so decode, a message
         try:
             message: In = self._decoder.decode(frames[0])
         except (msgspec.MsgspecError, ValueError, RadixrtError) as error:  # params check themselves when they are made
@@ -70,7 +70,7 @@ class Codec(Generic[In, Out]):
         except RecursionError:
             raise DecodeError("nested too deeply") from None
         finally:
-            self._frames = ()
+            self._frames = previous
         return message
 
     def _array(self, wanted: type, value: object) -> object:

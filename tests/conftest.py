@@ -70,12 +70,12 @@ def smollm2_path() -> Path:
 
 @pytest.fixture(scope="session")
 def engine(smollm2_path: Path) -> Iterator[Engine]:
-    """One real engine for all tests: float32 (so that batches and caches change nothing), every step checked, and no
-    step timed (so that guesses do not depend on how busy the machine is)."""
+    """One real engine for all tests: dense float32 (so that batches and caches change nothing), every step checked, and
+    no step timed (so that guesses do not depend on how busy the machine is)."""
     from radixrt import Engine
 
     with Engine(
-        str(smollm2_path), served_model_name="smollm2-135m", dtype="float32", check=True, max_draft_rows=64
+        str(smollm2_path), served_model_name="smollm2-135m", weights="float32", check=True, max_draft_rows=64
     ) as engine:
         yield engine
 

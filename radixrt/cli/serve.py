@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,7 +14,7 @@ from radixrt.cli import combinations
 from radixrt.cli.options import EngineOptions, with_engine_options
 from radixrt.cli.progress import Stages
 from radixrt.cli.stopping import stops_cleanly
-from radixrt.garbage import spare_what_stays
+from radixrt.garbage import postpone, spare_what_stays
 
 if TYPE_CHECKING:
     from radixrt.results import ModelInfo
@@ -139,6 +140,11 @@ def serve(
     """
     given = {"host": host, "port": port, "uds": uds, "allowed_host": allowed_host}
     combinations.check(context, given, combinations.SERVE)
+    postpone()
+    from radixrt.launch import compute_threads, spawn_runner
+
+    threads = compute_threads(engine_options["threads"], max(1, engine_options["tp"]))
+    runner = context.find_object(subprocess.Popen) or spawn_runner(threads)
     from radixrt import Engine
     from radixrt.process import setup_logging
     from radixrt.server.early import Early
@@ -163,8 +169,14 @@ def serve(
         banner = Banner(stages, uds, key_needed=bool(keys))
         listener = bind(host, port) if uds is None else bind_unix(uds)
         banner.bound(url_of(listener, "https" if tls else "http"))
-        # All that can be wrong at a glance has been looked at: the runner loads while we import the web framework.
-        engine = Early(lambda: Engine(model, **engine_options, on_progress=stages))
+        # All that can be wrong at a glance has been looked at: the engine starts while we import the web framework.
+        spawned = [runner]
+
+        def make() -> Engine:
+            first = spawned.pop() if spawned else None  # an engine that is made again starts a runner of its own
+            return Engine(model, **engine_options, on_progress=stages, runner=first)
+
+        engine = Early(make)
         from radixrt.server.serve import serve as serve_http
 
         serve_http(
@@ -199,14 +211,13 @@ class Banner:
         say(f"radixrt listens on {url} and loads the model")
 
     def ready(self, info: ModelInfo) -> None:
+        from radixrt.results import computing
+
         spare_what_stays()
         self._stages.close()
         vectors = f"vectors of {info.embedding.size:,}" if info.embedding is not None else ""
         holds = f"{info.kv_tokens:,} KV tokens" if info.generates else vectors
-        say(
-            f"radixrt serves {info.name}: {info.dtype} on {info.device}, {info.threads} threads, "
-            f"{holds}, context {info.context_length:,}"
-        )
+        say(f"radixrt serves {info.name}: {computing(info)}; {holds}, context {info.context_length:,}")
         say("try:")
         say(f"  {curl(self._url, info, self._uds, key_needed=self._key_needed)}")
 

@@ -12,6 +12,7 @@ from radixrt.demo import inputs
 from radixrt.demo.programs import LABELS, Intake, desk, intake, triage
 from radixrt.demo.screen import Screen
 from radixrt.demo.tally import Tally
+from radixrt.results import computing
 
 if TYPE_CHECKING:
     from radixrt.engine import Engine
@@ -25,9 +26,7 @@ def run_demo(engine: Engine, screen: Screen | None = None) -> None:
     """Run the jobs one after another on a ready engine, and print what came out of them and what it cost."""
     screen = screen or Screen()
     info = engine.info
-    screen.line(
-        f"{info.name}: {info.dtype} on {info.device}, {info.threads} threads, {info.kv_tokens:,} KV tokens", "bold"
-    )
+    screen.line(f"{info.name}: {computing(info)}; {info.kv_tokens:,} KV tokens", "bold")
     screen.line("A model as small as the demo's is often wrong; what to look at are the numbers below its words.")
     agents, notes, tickets, policy = inputs.agents(), inputs.notes(), inputs.tickets(), inputs.policy()
 

@@ -17,7 +17,7 @@ from radixrt.grammar.keywords import ELSEWHERE, NOT_ENFORCED
 from radixrt.grammar.lax import MAX_LEFT_OUT, leave_out
 from radixrt.grammar.limits import Limits
 from radixrt.grammar.llguidance_backend import Compiler, VocabularySource
-from radixrt.grammar.sources import Source
+from radixrt.grammar.sources import Plan, Source
 from radixrt.grammar.token_matcher import TokenGrammar
 from radixrt.params import Constraint
 
@@ -32,13 +32,6 @@ class Backend(Protocol):
     def build(self, constraint: Constraint, source: Source) -> TokenGrammar:
         """Compile and fill a first mask. Raises ConstraintError."""
         ...
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """Which back end takes a constraint, and what it is given."""
-
-    backend: str
-    source: Source
 
 
 class Backends:

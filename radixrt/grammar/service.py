@@ -18,20 +18,22 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from radixrt.errors import ConstraintError, RadixrtError
-from radixrt.grammar.backends import Backends
 from radixrt.grammar.cache import GrammarCache, Refusals
 from radixrt.grammar.child import UNABLE, Child, WorkerLost, out_of_order, refusal
 from radixrt.grammar.interface import Grammar
 from radixrt.grammar.limits import Limits
-from radixrt.grammar.llguidance_backend import VocabularySource
 from radixrt.grammar.sources import check_size, source_bytes
 from radixrt.grammar.wire import Answer, Setup
 from radixrt.params import Constraint
+
+if TYPE_CHECKING:
+    from radixrt.grammar.backends import Backends
+    from radixrt.grammar.llguidance_backend import VocabularySource
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class CompileService:
         *,
         service_limits: ServiceLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        start: bool = True,
     ) -> None:
         """
         Args:
@@ -84,6 +87,7 @@ class CompileService:
             limits: of one constraint.
             service_limits: of the service.
             clock: seconds, monotonic; only refusals' age depends on it.
+            start: start a worker at once; else with the first constraint, or when `start` is called.
         """
         self.limits = limits or Limits()
         kept = service_limits or ServiceLimits()
@@ -102,7 +106,18 @@ class CompileService:
         self._shop = _Shop(vocabulary, vocab_size, self.limits, kept.preferred)
         self._max_workers = kept.workers
         self._threads: list[_WorkerThread] = []
-        self._start_worker()
+        if start:
+            self.start()
+
+    @property
+    def started(self) -> bool:
+        """There is a worker, or one is being started."""
+        return bool(self._threads)
+
+    def start(self) -> None:
+        """Start a worker where there is none, so that the first constraint does not wait for that (half a second)."""
+        if not self.started:
+            self._start_worker()
 
     def request(self, constraint: Constraint) -> Grammar | RadixrtError | None:
         """The grammar, the refusal, or None while it is being compiled (then `completed` will name the constraint)."""
@@ -204,7 +219,9 @@ class _Shop:
         return Child(self._tokenizer, self._setup, self.limits)
 
     def backends(self) -> Backends:
-        """This process's own tables, built once."""
+        """This process's own tables, built once; the back ends are imported here, which is no part of a start."""
+        from radixrt.grammar.backends import Backends
+
         with self._building:
             if self._backends is None:
                 self._backends = Backends(

@@ -31,6 +31,13 @@ class Source(msgspec.Struct, frozen=True):
     """Of each back end that was asked before and refused: `name: why`."""
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """Which back end takes a constraint, and what it is given."""
+
+    backend: str
+    source: Source
+
+
 def check_size(constraint: Constraint, limits: Limits) -> None:
     """Raises ConstraintError when the constraint's source is too large or no UTF-8 text; costs next to nothing."""
     kind = constraint.kind

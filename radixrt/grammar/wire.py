@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from radixrt.errors import ErrorInfo
-from radixrt.grammar.backends import Plan
 from radixrt.grammar.limits import Limits
+from radixrt.grammar.sources import Plan
 from radixrt.params import Constraint
 
 START_TIMEOUT_S = 60.0

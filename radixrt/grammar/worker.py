@@ -14,8 +14,9 @@ import threading
 import time
 
 from radixrt.errors import ErrorInfo, RadixrtError
-from radixrt.grammar.backends import Backends, Plan
+from radixrt.grammar.backends import Backends
 from radixrt.grammar.memory import memory_message, resident_bytes, virtual_bytes
+from radixrt.grammar.sources import Plan
 from radixrt.grammar.wire import PATIENCE, START_TIMEOUT_S, Answer, Frames, Setup, Task, pack, write_all
 
 ADDRESS_SLACK = 512 * 1024 * 1024

@@ -33,8 +33,15 @@ class RunnerReady(Message, frozen=True, kw_only=True):
     vocab_size: int
     """Width of the logits, which may be above the tokenizer's vocabulary."""
     dtype: str
+    """Of activations."""
+    kv_dtype: str = ""
+    """Of the pool; empty where there is none."""
     device: str
     threads: int
+    description: str = ""
+    """What computes, and in which number types, in words: one line."""
+    slow: str = ""
+    """Why the fast path is not used, and what to do about it; empty where it is."""
     embedding_size: int = 0
     """Length of a pooled hidden state."""
     tier: TierState | None = None

@@ -27,7 +27,8 @@ class CausalLM(Protocol):
     ) -> torch.Tensor:
         """One step: writes the new tokens' keys and values into `kv` and returns their last hidden states.
 
-        tokens, positions, slots: int64[T]; kv: [layers, 2, kv_heads, slots, head_dim] of the model's dtype.
+        tokens, positions, slots: int64[T]; kv: [layers, 2, kv_heads, slots, line] of the model's dtype, or of
+        another type that `kernels.kv_lines` describes where the kernels are not Triton's.
         Returns [T, hidden] after the final norm, in the model's dtype.
         """
         ...

@@ -15,6 +15,7 @@ from radixrt.kernels.cpu.native.packed import NarrowLinear
 from radixrt.models.narrow import Narrow
 from radixrt.models.parallel import Group, Part, embed_part
 from radixrt.models.rope import Rotary
+from radixrt.models.torch_packed import TorchPackedLinear
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Linear:
     def __init__(self, inputs: int, outputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> None:
         self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
         self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
-        self.packed: NarrowLinear | None = None
+        self.packed: NarrowLinear | TorchPackedLinear | None = None
         """The weight in packed form, bias included, where it is; `weight` then has its shape alone (device meta)."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -159,6 +160,7 @@ class Decoder:
     ) -> None:
         """`tied`: the head is the embedding (one storage)."""
         self.config, self.dtype, self.device, self.kernels = config, dtype, device, kernels.select(device)
+        """`dtype`: of activations, and of dense weights but for those that `store_bfloat16` has made bfloat16."""
         self.rotary = Rotary(config, device, rope_factors)
         self.embedding = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
         self.head = self.embedding if tied else torch.empty_like(self.embedding)
@@ -166,9 +168,20 @@ class Decoder:
         self.norm = torch.empty(config.hidden_size, dtype=dtype, device=device)
         self.narrow: Narrow | None = None
         """The compiled path, where `load` could make one; it gives the same within the tolerance of its weights."""
+        self.packed_head: TorchPackedLinear | None = None
+        """The head, where it is packed without the compiled path."""
         self.compiled_last = False
         self.part: Part | None = None
         self.group: Group | None = None
+
+    def store_bfloat16(self) -> None:
+        """Make all matrices bfloat16, whatever the activations are; called before anything is read into them."""
+        tied = self.tied
+        self.embedding = torch.empty_like(self.embedding, dtype=torch.bfloat16)
+        self.head = self.embedding if tied else torch.empty_like(self.head, dtype=torch.bfloat16)
+        for layer in self.layers:
+            for linear, _ in layer.linears().values():
+                linear.weight = torch.empty_like(linear.weight, dtype=torch.bfloat16)
 
     def use(self, ops: Kernels) -> None:
         """Compute with these operations from now on, and not by the compiled path."""
@@ -220,7 +233,7 @@ class Decoder:
         if self.part is not None and self.group is not None:
             residual = embed_part(tokens, self.embedding, self.part, self.group)
         else:
-            residual = F.embedding(tokens, self.embedding)
+            residual = self._embed(tokens)
         # Each addition to the residual is made together with the norm that follows it.
         next_norms = [*(layer.input_norm for layer in self.layers[1:]), self.norm]
         x = ops.rms_norm(residual, self.layers[0].input_norm, eps)
@@ -251,6 +264,9 @@ class Decoder:
     def _fits(self, tokens: torch.Tensor, layout: AttentionLayout) -> bool:
         return self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
 
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.embedding(tokens, self.embedding).to(self.dtype)
+
     def _compiled(
         self,
         tokens: torch.Tensor,
@@ -264,12 +280,14 @@ class Decoder:
             raise RuntimeError("there is no compiled path here")
         cos, sin = self.rotary.tables(positions, torch.float32)
         self.compiled_last = True
-        return self.narrow.decoder(F.embedding(tokens, self.embedding), cos, sin, slots, kv, layout, wanted)
+        return self.narrow.decoder(self._embed(tokens), cos, sin, slots, kv, layout, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.logits`."""
         if self.narrow is not None and len(hidden) <= self.narrow.most_logits:
             return self.narrow.head(hidden)
+        if self.packed_head is not None:
+            return self.packed_head(hidden)
         return F.linear(hidden, self.head).float()
 
     def chooses(self, lines: int) -> bool:

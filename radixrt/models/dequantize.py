@@ -1,7 +1,7 @@
-"""ggml's block formats as float32.
+"""ggml's block formats as float32, and as groups of 32 integers that the compiled products multiply.
 
-The formats of whole files that people use most on a CPU are written out here in torch, which takes a fifth of the time
-of the gguf library's numpy; the others go through the library. Layouts: ggml-common.h of ggml-org/llama.cpp.
+The types in `gguf_blocks.INTEGERS` are taken apart in torch, which takes a fifth of the time of the gguf library's
+numpy; the others go through the library.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import torch
 
 from radixrt.checkpoint import GgufTensor
 from radixrt.errors import ModelError
+from radixrt.models.gguf_blocks import INTEGERS, Integers, q3_k_scales, q6_k_scales
+
+_GROUP = 32
 
 
 def dequantize(blocks: np.ndarray, tensor: GgufTensor) -> torch.Tensor:
@@ -20,9 +23,11 @@ def dequantize(blocks: np.ndarray, tensor: GgufTensor) -> torch.Tensor:
 
     ModelError for a type that the gguf library does not dequantize either.
     """
-    convert = _TORCH.get(tensor.type_name)
-    if convert is not None:
-        return convert(torch.from_numpy(blocks))
+    data = torch.from_numpy(blocks)
+    if (plain := _PLAIN.get(tensor.type_name)) is not None:
+        return plain(data)
+    if (integers := INTEGERS.get(tensor.type_name)) is not None:
+        return integers(data).dense()
     from gguf import GGMLQuantizationType, quants
 
     try:
@@ -31,89 +36,82 @@ def dequantize(blocks: np.ndarray, tensor: GgufTensor) -> torch.Tensor:
         raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, which is not supported") from error
 
 
-GROUP_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8, "Q4_K": 4, "Q5_0": 8, "Q5_1": 8, "Q5_K": 8}
-"""Types whose blocks are groups of 32 integers with a scale and a shift each, and the bits that hold their integers."""
+GROUP_BITS = {
+    "Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q5_0": 8, "Q5_1": 8, "Q5_K": 8, "Q8_0": 8,
+    "Q2_K": 8, "Q3_K": 8, "Q6_K": 8, "IQ4_NL": 8, "IQ4_XS": 8,
+}  # fmt: skip
+"""Types whose blocks become groups of 32 integers with a scale and a shift each, and the bits that hold those."""
 
 
 def as_groups(blocks: np.ndarray, tensor: GgufTensor) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]:
     """blocks as in `dequantize` -> (bits, q uint8[n, elements], scale, shift float16[n, groups]).
 
-    w = scale * q + shift: exactly, but for Q4_K and Q5_K, whose scales are products of a float16 and an integer of 6
-    bits: here they are rounded to a float16 (2^-11). ModelError for a type that is not in GROUP_BITS.
+    w = scale * q + shift:
+
+    - exactly for Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K and IQ4_NL;
+    - with scales rounded to a float16 (2^-11) for Q4_K, Q5_K and IQ4_XS, where they are products of a float16 and an
+      integer of 6 bits;
+    - for Q6_K so, too, in that half of each group whose scale is the larger one; numbers of the other half are rounded
+      to a third or a quarter of the larger step, or less;
+    - for Q2_K to the nearest of 256 numbers from a group's least to its largest.
+
+    ModelError for a type that is not in GROUP_BITS.
     """
+    bits = GROUP_BITS.get(tensor.type_name)
+    if bits is None:
+        raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, whose blocks are no groups of 32")
     data = torch.from_numpy(blocks)
-    scale = data[:, :2].contiguous().view(torch.float16)
-    second = data[:, 2:4].contiguous().view(torch.float16)
+    parts = INTEGERS[tensor.type_name](data)
     match tensor.type_name:
-        case "Q4_0":
-            return 4, _nibble_bytes(data[:, 2:]), scale, scale * -8
-        case "Q4_1":
-            return 4, _nibble_bytes(data[:, 4:]), scale, second
-        case "Q5_0":
-            return 8, _nibble_bytes(data[:, 6:]) | _fifth_bits(data[:, 2:6]), scale, scale * -16
-        case "Q5_1":
-            return 8, _nibble_bytes(data[:, 8:]) | _fifth_bits(data[:, 4:8]), scale, second
-        case "Q8_0":
-            return 8, data[:, 2:] ^ 128, scale, scale * -128
-        case "Q4_K":
-            return 4, _nibble_groups(data[:, 16:]), *_k_scales(data[:, 4:16], scale, second)
-        case "Q5_K":
-            high = (data[:, None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1) << 4
-            q = _nibble_groups(data[:, 48:]) | high.flatten(1)
-            return 8, q, *_k_scales(data[:, 4:16], scale, second)
-    raise ModelError(f"tensor {tensor.name} is of type {tensor.type_name}, whose blocks are no groups of 32")
+        case "Q3_K":
+            q, scale, shift = _whole_multiples(parts, data)
+        case "Q6_K":
+            q, scale, shift = _larger_half_exact(parts, data)
+        case "Q2_K":
+            q, scale, shift = _from_least_to_largest(parts.dense(), 2**bits - 1)
+        case _:
+            scale = parts.scale.half()
+            shift = -parts.zero * scale if parts.shift is None else parts.shift.half()
+            q = parts.q
+    return bits, q.flatten(1), scale, shift
 
 
-def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
-    """uint8[n, 4] -> uint8[n, 32]: bit i as 16 or 0."""
-    return ((packed[:, :, None] >> torch.arange(8, dtype=torch.uint8) & 1) << 4).flatten(1)
+def _whole_multiples(parts: Integers, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Q3_K: two groups of 16 whose scales are multiples of the block's: -32..31 times -4..3 is -124..128, which fits
+    8 bits once its sign is turned."""
+    multiples = q3_k_scales(blocks)[..., None] * (parts.q.to(torch.int16) - parts.zero)
+    q = (128 - multiples).to(torch.uint8)
+    scale = -blocks[:, 108:110].contiguous().view(torch.float16).expand(-1, 8)
+    return q, scale, -128 * scale
 
 
-def _nibble_groups(packed: torch.Tensor) -> torch.Tensor:
-    """uint8[n, 128] -> uint8[n, 256]: of each 32 bytes the low halves, then the high ones."""
-    return _nibble_bytes(packed.reshape(-1, 32)).view(len(packed), 256)
+def _larger_half_exact(parts: Integers, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Q6_K: two groups of 16 with a scale each, an integer times the block's. The step becomes a fraction 1 / m of the
+    larger scale, m the largest that leaves all in 8 bits, 3 or more: what has that scale stays what it is."""
+    scales = q6_k_scales(blocks).view(-1, 8, 2).float()
+    numbers = parts.q.view(-1, 8, 2, 16).float() - parts.zero
+    largest = scales.gather(-1, scales.abs().argmax(-1, keepdim=True))
+    ratio = torch.where(largest != 0, scales / largest, 0)
+    multiples = (numbers * ratio[..., None]).flatten(2)  # [n, 8, 32], of the larger scale
+    low, high = multiples.aminmax(dim=-1)
+    m = torch.minimum(127 / high.clamp(min=1), 128 / (-low).clamp(min=1)).floor_()
+    q = (multiples * m[..., None]).round_().add_(128).clamp_(0, 255).to(torch.uint8)
+    scale = (blocks[:, 208:210].contiguous().view(torch.float16).float() * largest[..., 0] / m).half()
+    return q, scale, -128 * scale
 
 
-def _k_scales(packed: torch.Tensor, scale: torch.Tensor, least: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 8 groups' scales and shifts, float16[n, 8], from 12 bytes that hold 6 bits for each: the first four in the
-    low bits of bytes 0-3 (scales) and 4-7 (least), the others in bytes 8-11 and the upper bits of the first eight."""
-    low, high, last = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = torch.cat([low & 63, last & 15 | low >> 6 << 4], dim=1)
-    shifts = torch.cat([high & 63, last >> 4 | high >> 6 << 4], dim=1)
-    return (scales * scale.float()).half(), (shifts * -least.float()).half()
+def _from_least_to_largest(values: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """float32[n, elements] -> the nearest of `levels` + 1 numbers at equal distances, for each 32."""
+    parts = values.view(len(values), -1, _GROUP)
+    low, high = parts.aminmax(dim=-1)
+    scale, shift = ((high - low) / levels).half(), low.half()
+    inverse = torch.where(scale > 0, 1 / scale.float(), 0)
+    q = (parts - shift.float()[..., None]).mul_(inverse[..., None]).round_().clamp_(0, levels)
+    return q.to(torch.uint8), scale, shift
 
 
-def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
-    """The float16 at byte `at` of each block, as float32[n, 1]."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
-
-
-def _nibbles(packed: torch.Tensor) -> torch.Tensor:
-    """uint8[n, 16] -> float32[n, 32]: all low halves of the bytes, then all high ones."""
-    return _nibble_bytes(packed).float()
-
-
-def _nibble_bytes(packed: torch.Tensor) -> torch.Tensor:
-    return torch.cat([packed & 15, packed >> 4], dim=1)
-
-
-def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
-    return _nibbles(blocks[:, 2:]).sub_(8).mul_(_half(blocks, 0))
-
-
-def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
-    return torch.addcmul(_half(blocks, 2), _nibbles(blocks[:, 4:]), _half(blocks, 0))
-
-
-def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
-    return blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks, 0))
-
-
-_TORCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+_PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "F32": lambda blocks: blocks.view(torch.float32),
     "F16": lambda blocks: blocks.view(torch.float16).float(),
     "BF16": lambda blocks: blocks.view(torch.bfloat16).float(),
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q8_0": _q8_0,
 }

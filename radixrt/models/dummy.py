@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from radixrt.checkpoint import ModelConfig
+from radixrt.models import narrow
 from radixrt.models.blocks import Decoder, Layer
 from radixrt.models.load import LAYERS, TRAITS
 from radixrt.models.parallel import Group, split
@@ -21,9 +22,10 @@ def dummy_model(
     seed: int = 0,
     spread: float = SPREAD,
     group: Group | None = None,
+    compiled: bool = False,
 ) -> Decoder:
     """A model of `config` that says nothing of sense. The same seed gives the same model on devices of one kind; with
-    `group` each rank makes its own part."""
+    `group` each rank makes its own part. `compiled`: with the compiled path, over bfloat16 matrices."""
     part = split(config, group.ranks)[group.rank] if group is not None else None
     with torch.inference_mode():
         model = Decoder(
@@ -34,6 +36,8 @@ def dummy_model(
             device=torch.device(device),
             layer=LAYERS.get(config.architecture, Layer),
         )
+        if compiled:
+            model.store_bfloat16()
         generator = torch.Generator(model.device).manual_seed(seed + (part.rank if part is not None else 0))
         for name, view in model.parameters().items():
             if "norm" in name:
@@ -42,4 +46,6 @@ def dummy_model(
                 view.normal_(std=spread, generator=generator)
         if part is not None and group is not None:
             model.join(part, group)
+        if compiled:
+            model.narrow = narrow.make(model, {})
     return model

@@ -57,7 +57,8 @@ class GgufWeights:
         self._heads = interleaved_heads
         with file.path.open("rb") as handle:
             # Copy on write: nothing is written, but torch warns of memory that it may not write to.
-            self._data = np.frombuffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY), dtype=np.uint8)
+            self._map = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._data = np.frombuffer(self._map, dtype=np.uint8)
 
     def read(self, name: str, out: torch.Tensor, first: int = 0) -> None:
         tensor = self._tensors[name]
@@ -81,6 +82,7 @@ class GgufWeights:
         heads = self._reordered(name)
         width, begin, stop = _whole_heads(tensor, heads, first, end) if heads is not None else (0, first, end)
         bits, *columns = as_groups(self._blocks(tensor, begin, stop), tensor)
+        self._forget(tensor, begin, stop)
         lines = [part.reshape(stop - begin, -1) for part in columns]
         if heads is not None:
             lines = [_put_back(part, width)[first - begin : end - begin] for part in lines]
@@ -98,9 +100,21 @@ class GgufWeights:
         """Heads of a projection whose rows are to be put back."""
         return self._heads.get(name.rsplit(".", 2)[-2]) if ".layers." in name else None
 
+    def _forget(self, tensor: GgufTensor, first: int, end: int) -> None:
+        """Rows first..end have been read: their pages of the file need not be this process's any longer.
+
+        All of a file's pages beside its packed form would be twice the model. What is asked for again comes from the
+        kernel's cache. Without madvise (Windows) they stay until the file is closed.
+        """
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        line_bytes = tensor.nbytes // tensor.shape[0]
+        begin = (tensor.offset + first * line_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, begin, tensor.offset + end * line_bytes - begin)
+
     def close(self) -> None:
         """Let go of the file: the map ends with its last view."""
-        del self._data
+        del self._data, self._map
 
     def _fill(self, tensor: GgufTensor, out: torch.Tensor, first: int = 0) -> None:
         """The rows of `out`, from `first`, of a tensor that is as large or larger."""
@@ -114,6 +128,8 @@ class GgufWeights:
             some = lines[at : at + step]
             blocks = data[at * line_bytes : (at + len(some)) * line_bytes].reshape(-1, block_bytes)
             some.copy_(dequantize(blocks, tensor).view(some.shape))
+        if out.ndim > 1:
+            self._forget(tensor, first, first + len(out))
 
 
 def _whole_heads(tensor: GgufTensor, heads: int, first: int, end: int) -> tuple[int, int, int]:

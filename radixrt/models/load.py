@@ -11,7 +11,7 @@ import torch
 from radixrt.checkpoint import Checkpoint, ModelConfig
 from radixrt.config import Weights
 from radixrt.errors import ModelError
-from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3, qwen3_moe
+from radixrt.models import llama, mistral, narrow, packing, qwen2, qwen3, qwen3_moe, torch_packed
 from radixrt.models.blocks import Decoder, Layer, Traits
 from radixrt.models.gguf_weights import GgufWeights
 from radixrt.models.packed_file import PackedFile
@@ -48,17 +48,22 @@ def load_model(
     group: Group | None = None,
     packed_file: Callable[[str], PackedFile | None] | None = None,
 ) -> Decoder:
-    """Read the checkpoint's weights into a model of its architecture, in float32 or bfloat16.
+    """Read the checkpoint's weights into a model of its architecture, whose activations are float32 or bfloat16.
 
-    `weights`: in which form a bfloat16 model's matrices are multiplied on a CPU (`packing.parts`). `packed_file`:
-    called with the form when something is to be packed; where that is kept, None for memory alone. With `group` the
-    model is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
+    `weights`: in which form matrices are stored and multiplied. auto: on a CPU what the files have quantized is packed
+    (`packing.parts`) and all else bfloat16; where nothing is quantized, or the compiled path cannot be had, matrices
+    are dense, in `dtype`, but for what torch multiplies packed (`torch_packed`). bf16, int8, int4: so, whatever `dtype`
+    is. float32: dense, never by the compiled path, under `dtype` float32 alone.
+    `packed_file`: called with the form when something is to be packed; where that is kept, None for memory alone. With
+    `group` the model is this rank's part of one over several ranks (`parallel.split`, `Decoder.join`).
 
     Raises ModelError where tensors are missing or misshapen (it names them), or where the architecture, a rope scaling
     or a weight format is not supported. Tensors that the model does not use are named in a warning.
     """
     if dtype not in (torch.float32, torch.bfloat16):
         raise ModelError(f"models run in float32 or bfloat16, not in {dtype}")
+    if weights == "float32" and dtype != torch.float32:
+        raise ModelError(f"weights=float32 goes with dtype float32, not with {dtype}")
     config = checkpoint.config
     part = split(config, group.ranks)[group.rank] if group is not None else None
     source = _open(checkpoint)
@@ -70,20 +75,30 @@ def load_model(
             if part is not None and group is not None:
                 model.join(part, group)
             _check(model, source)
-            compiled = narrow.usable(model, weights)
-            wanted = packing.parts(model, source, weights) if compiled else {}
+            obstacle = narrow.obstacle(config, model.device, 1 if group is None else group.ranks)
+            if obstacle is not None and (weights in packing.BITS or (weights == "bf16" and dtype != torch.bfloat16)):
+                raise ModelError(f"weights={weights} cannot be had here: {obstacle}")
+            compiled = obstacle is None and weights != "float32"
+            by_torch = weights == "auto" and torch_packed.possible(model.device, 1 if group is None else group.ranks)
+            wanted = packing.parts(model, source, weights) if compiled or by_torch else {}
+            compiled = compiled and (bool(wanted) or weights == "bf16" or dtype == torch.bfloat16)
+            if compiled:
+                model.store_bfloat16()
             report = _reporter(model, progress)
             packed = {}
             if wanted:
                 _drop_dense(model, wanted)
+            if wanted and by_torch:
+                torch_packed.fill(model, source, wanted, report)
+            elif wanted:
                 packed = packing.load_packed(
                     model, source, wanted, packed_file(weights) if packed_file is not None else None, report
                 )
-            _fill(model, source, report, {_EMBEDDING} if wanted else set())
-            if "head" not in packed and config.tie_word_embeddings and _HEAD in source.shapes:
+            _fill(model, source, report, {_EMBEDDING} if packed else set())
+            if "head" not in wanted and config.tie_word_embeddings and _HEAD in source.shapes:
                 _keep_other_head(model, source)
             if compiled:
-                model.narrow = narrow.make(model, packed)
+                model.narrow = narrow.make(model, packed, exact=all(part.exact for part in wanted.values()))
     finally:
         source.close()
     return model

@@ -1,17 +1,23 @@
 """Packed weights on disk: made once for a model and a form, mapped into memory at every later start.
 
 A file is magic, then blobs at multiples of 64 bytes, then a JSON index, then its length and checksum and the magic
-again: it is written front to back, and one that was cut short has no end. Every blob has a checksum, which is looked at
-before anything is used. A file appears under its name when it is whole, so any number of processes may make it at once.
+again: it is written front to back, and one that was cut short has no end. Every blob has a checksum. They are verified
+before anything is used, and then not again for as long as the file's size, time of change and inode stay what they were
+(`<name>.checked` holds these): 5 GB would take a second of two cores at each start. A file appears under its name when
+it is whole, so any number of processes may make it at once.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 import mmap
 import os
+import shutil
 import struct
 import tempfile
+import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,8 +32,10 @@ _MAGIC = b"radixrt weights\n"
 _END = struct.Struct("<QI16s")
 _ALIGN = 64
 _READ = 1 << 22
-_FORMAT = 1
-"""To be raised whenever this file's own layout changes."""
+_SPARE = 1 << 30
+"""Bytes that a file leaves free on its disk."""
+_FORMAT = 2
+"""To be raised whenever this file's own layout changes, or what the blocks of a GGUF file become."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,13 +69,19 @@ class PackedFile:
         self._key = f"{self._stem}-{LAYOUT}.{_FORMAT}"
         self.path = directory / f"{self._key}.weights"
 
-    def read(self) -> dict[str, tuple[Blob, torch.Tensor]] | None:
-        """Each matrix as uint8 over the mapped file; None where there is no file, or (logged) none that can be used."""
+    def read(self, *, written: bool = False) -> dict[str, tuple[Blob, torch.Tensor]] | None:
+        """Each matrix as uint8 over the mapped file; None where there is no file, or (logged) none that can be used.
+
+        `written`: by this process, just now: nothing is verified.
+        """
         try:
             with self.path.open("rb") as file:
                 index = _read_index(file, self._key)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants to be able to write
-            _verify(self.path, index.blobs)
+                mark = _mark(file.fileno())
+            if not written and _read_mark(self.path) != mark:
+                _verify(self.path, index.blobs)
+                _write_mark(self.path, mark)
         except FileNotFoundError:
             return None
         except (_Damaged, OSError, ValueError) as error:
@@ -78,9 +92,13 @@ class PackedFile:
             for blob in index.blobs
         }
 
-    def write(self) -> Writer:
-        """A file to be filled. OSError where the directory cannot be written to."""
+    def write(self, nbytes: int) -> Writer:
+        """A file to be filled with matrices of `nbytes` in all. OSError where the directory cannot be written to, or
+        its disk would be full."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.path.parent).free
+        if nbytes + _SPARE > free:
+            raise OSError(errno.ENOSPC, f"{nbytes / 2**30:.1f} GiB are needed and {free / 2**30:.1f} GiB are free")
         return Writer(self.path, self._key, self._stem)
 
 
@@ -112,20 +130,61 @@ class Writer:
         )
 
     def finish(self) -> None:
-        """Put the file under its name, and remove those that earlier versions made of the same weights."""
+        """Put the file under its name, and remove those that earlier versions made of the same weights.
+
+        That it is safe on the disk is seen to in the background; before, it does not count as verified.
+        """
         index = msgspec.json.encode(_Index(self._key, self._blobs))
         self._file.write(index + _END.pack(len(index), zlib.crc32(index), _MAGIC))
         self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
         os.replace(self._scratch, self._path)
+        # A thread of its own for the disk; what is written to the file later is not what the mark says.
+        kept = os.dup(self._file.fileno())
+        threading.Thread(target=_settle, args=(kept, self._path, _mark(kept)), daemon=True, name="fsync").start()
+        self._file.close()
         for other in self._path.parent.glob(f"{self._stem}-*.weights"):
             if other != self._path:
                 other.unlink(missing_ok=True)
+                _mark_path(other).unlink(missing_ok=True)
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
         self._scratch.unlink(missing_ok=True)
+
+
+def _settle(descriptor: int, path: Path, mark: list[int]) -> None:
+    """Wait until the file is on the disk; then it counts as verified."""
+    try:
+        os.fsync(descriptor)
+        _write_mark(path, mark)
+    except OSError as error:
+        _log.info("%s is verified at the next start: %s", path, error.strerror)
+    finally:
+        os.close(descriptor)
+
+
+def _mark(descriptor: int) -> list[int]:
+    """What changes when the file is written to or replaced."""
+    facts = os.fstat(descriptor)
+    return [facts.st_size, facts.st_mtime_ns, facts.st_ino]
+
+
+def _mark_path(path: Path) -> Path:
+    return path.with_suffix(".checked")
+
+
+def _read_mark(path: Path) -> object:
+    try:
+        return json.loads(_mark_path(path).read_text())
+    except (OSError, ValueError):
+        return None  # none yet, or torn
+
+
+def _write_mark(path: Path, mark: list[int]) -> None:
+    try:
+        _mark_path(path).write_text(json.dumps(mark))
+    except OSError as error:
+        _log.info("%s is verified again at the next start: %s", path, error.strerror)
 
 
 def _read_index(file: BinaryIO, key: str) -> _Index:

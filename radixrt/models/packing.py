@@ -1,13 +1,17 @@
 """Which matrices of a decoder are packed, and their packed form: from the disk, or made and put there.
 
-What is packed is never held as a dense matrix: it is read, packed and written a few million numbers at a time, and then
-mapped from the file. Without a file (a cache directory that cannot be written to) it is packed into memory.
+What is packed is never held as a dense matrix: it is read, packed and written a few million numbers at a time, by as
+many threads as compute, and then mapped from the file. Without a file (a cache directory that cannot be written to, or
+has no room) it is packed into memory.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,12 +96,12 @@ def load_packed(
     if stored is None and file is not None:
         try:
             _write(model, source, wanted, file, report)
-            stored = file.read()
+            stored = file.read(written=True)
         except OSError as error:
             _log.warning("packed weights cannot be kept in %s (%s): the next start makes them again", file.path, error)
     if stored is None:
         source.read(EMBEDDING, model.embedding)
-        return {name: _in_memory(part, source, model.dtype, report) for name, part in wanted.items()}
+        return {name: _in_memory(part, source, report) for name, part in wanted.items()}
     tied = model.tied
     model.embedding = stored[EMBEDDING][1].view(torch.bfloat16).view(stored[EMBEDDING][0].shape)
     if tied:
@@ -118,12 +122,13 @@ def _fits(stored: Stored, wanted: dict[str, Part], model: Decoder) -> bool:
 
 def _write(model: Decoder, source: WeightSource, wanted: dict[str, Part], file: PackedFile, report: Report) -> None:
     rows, width = model.embedding.shape
-    with file.write() as writer:
+    total = 2 * rows * width + sum(packed_bytes(part.bits, part.outputs, part.inputs) for part in wanted.values())
+    with file.write(total) as writer, _packer(source) as packed:
         for part in wanted.values():
             writer.begin(part.name, part.bits, (part.outputs, part.inputs))
-            for piece in _pieces(part, source, model.dtype):
-                writer.add(pack(piece).data)
-                report(piece.q.numel())
+            for first, end, data in packed(part):
+                writer.add(data)
+                report((end - first) * part.inputs)
         writer.begin(EMBEDDING, 16, (rows, width))
         for first, end in _steps(rows, width):
             some = torch.empty(end - first, width, dtype=torch.bfloat16)
@@ -133,34 +138,76 @@ def _write(model: Decoder, source: WeightSource, wanted: dict[str, Part], file: 
     _log.info("the packed weights are kept in %s", file.path)
 
 
-def _in_memory(part: Part, source: WeightSource, dtype: torch.dtype, report: Report) -> Packed:
+def _in_memory(part: Part, source: WeightSource, report: Report) -> Packed:
     data = torch.empty(packed_bytes(part.bits, part.outputs, part.inputs), dtype=torch.uint8)
     at = 0
-    for piece in _pieces(part, source, dtype):
-        length = packed_bytes(part.bits, *piece.q.shape)
-        pack(piece, data[at : at + length])
-        at += length
-        report(piece.q.numel())
+    with _packer(source) as packed:
+        for first, end, piece in packed(part):
+            data[at : at + piece.numel()] = piece
+            at += piece.numel()
+            report((end - first) * part.inputs)
     return Packed(part.bits, part.outputs, part.inputs, data)
 
 
-def _pieces(part: Part, source: WeightSource, dtype: torch.dtype) -> Iterator[Groups]:
+Pieces = Iterator[tuple[int, int, torch.Tensor]]
+"""First row, end, and what is packed of these rows."""
+
+
+@contextmanager
+def _packer(source: WeightSource) -> Iterator[Callable[[Part], Pieces]]:
+    """Packs parts in threads, each of which computes alone, a few pieces ahead of what is taken."""
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+
+        def packed(part: Part) -> Pieces:
+            waiting: deque[tuple[int, int, Future[torch.Tensor]]] = deque()
+            for first, end in _steps(part.outputs, part.inputs):
+                waiting.append((first, end, pool.submit(_piece, part, source, first, end)))
+                if len(waiting) > 2 * threads:
+                    yield _done(waiting)
+            while waiting:
+                yield _done(waiting)
+
+        try:
+            yield packed
+        finally:
+            torch.set_num_threads(threads)  # a number for all threads that have not asked before
+
+
+def _done(waiting: deque[tuple[int, int, Future[torch.Tensor]]]) -> tuple[int, int, torch.Tensor]:
+    first, end, future = waiting.popleft()
+    return first, end, future.result()
+
+
+def _piece(part: Part, source: WeightSource, first: int, end: int) -> torch.Tensor:
+    """Rows first..end of the part, packed: uint8."""
+    return pack(_groups(part, source, first, end)).data
+
+
+def pieces(part: Part, source: WeightSource) -> Iterator[Groups]:
     """The part's rows in order, a few tiles at a time."""
     for first, end in _steps(part.outputs, part.inputs):
-        found = []
-        for name, begin, stop in _inside(part, source, first, end):
-            if part.exact:
-                found.append(source.groups(name, begin, stop))
-            else:
-                dense = torch.empty(stop - begin, part.inputs, dtype=dtype)
-                source.read(name, dense, begin)
-                found.append(quantize(dense, part.bits))
-        yield Groups(
-            part.bits,
-            torch.cat([groups.q for groups in found]),
-            torch.cat([groups.scale for groups in found]),
-            torch.cat([groups.shift for groups in found]),
-        )
+        yield _groups(part, source, first, end)
+
+
+def _groups(part: Part, source: WeightSource, first: int, end: int) -> Groups:
+    """Rows first..end of the part."""
+    found = []
+    for name, begin, stop in _inside(part, source, first, end):
+        if part.exact:
+            found.append(source.groups(name, begin, stop))
+        else:
+            dense = torch.empty(stop - begin, part.inputs, dtype=torch.float32)
+            source.read(name, dense, begin)
+            found.append(quantize(dense, part.bits))
+    if len(found) == 1 and found[0].bits == part.bits:
+        return found[0]
+    return Groups(
+        part.bits,
+        torch.cat([groups.q for groups in found]),
+        torch.cat([groups.scale for groups in found]),
+        torch.cat([groups.shift for groups in found]),
+    )
 
 
 def _inside(part: Part, source: WeightSource, first: int, end: int) -> Iterator[tuple[str, int, int]]:

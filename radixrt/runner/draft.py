@@ -34,6 +34,7 @@ from radixrt.runner import adjust
 from radixrt.runner.packed import packed_file
 from radixrt.runner.plan import Layout
 from radixrt.runner.pool import PoolShape, allocate_pool
+from radixrt.runner.precision import choose
 from radixrt.runner.rows import Rows
 from radixrt.runner.sampler import Draw, sample
 
@@ -270,26 +271,26 @@ class Loaded:
 def load_draft(
     config: RunnerConfig,
     target: Checkpoint,
-    dtype: torch.dtype,
     progress: Progress,
-    device: torch.device | str = "cpu",
+    device: torch.device,
     ops: Kernels | None = None,
 ) -> Loaded:
     """The draft model that the config names, computed with `ops` where given. StartupError where its vocabulary is not
     the target's."""
     checkpoint = open_checkpoint(Path(config.draft_path or ""))
     vocabulary = _shared_vocabulary(target, checkpoint, config.tokenizer)
+    precision = choose(config, checkpoint, device, ops)
     model = load_model(
         checkpoint,
-        dtype=dtype,
+        dtype=precision.dtype,
         device=device,
-        weights="bf16" if ops is not None and dtype == torch.bfloat16 else config.weights,
+        weights=precision.weights,
         progress=lambda stage, fraction: progress(f"draft {stage}", fraction),
         packed_file=partial(packed_file, checkpoint),
     )
     if ops is not None:
         model.use(ops)
-    return Loaded(model, PoolShape.of(model.config, dtype), min(vocabulary, model.config.vocab_size))
+    return Loaded(model, PoolShape.of(model.config, precision.kv), min(vocabulary, model.config.vocab_size))
 
 
 def _shared_vocabulary(target: Checkpoint, draft: Checkpoint, override: str | None) -> int:

@@ -16,11 +16,11 @@ from radixrt.messages import EncodePlan, EncodeResult, RunnerReady
 from radixrt.models.bert import BertEncoder
 from radixrt.models.load_encoder import load_encoder
 from radixrt.runner.backend import choose_device
-from radixrt.runner.dtype import choose_dtype
 from radixrt.runner.failure import fail
 from radixrt.runner.inbox import Inbox
 from radixrt.runner.pool import free_memory, size
 from radixrt.runner.pooling import pool_texts
+from radixrt.runner.precision import choose_dtype
 from radixrt.runner.rows import PlanError
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ _NEVER: dict[str, tuple[object, str]] = {
     "cache_dir": (None, "--cache-dir"),
     "cache_host_bytes": (0, "--cache-host-bytes"),
     "weights": ("auto", "--weights"),
+    "kv_dtype": ("auto", "--kv-dtype"),
     "attention": ("auto", "--attention"),
     "load_format": ("auto", "--load-format"),
 }
@@ -57,7 +58,7 @@ def load(
     progress("opening the model", 0.0)
     device = choose_device(config.device, config.rank)
     # An encoder is small, and who compares vectors wants them to the last digit: bfloat16 only where it is asked for.
-    dtype = torch.float32 if config.dtype == "auto" else choose_dtype(config.dtype, device=device)
+    dtype = torch.float32 if config.dtype == "auto" else choose_dtype(config.dtype, device)
     context_length = config.context_length or facts.context_length
     if context_length > facts.positions:
         raise StartupError(

@@ -11,6 +11,7 @@ import zmq
 
 from radixrt.config import RunnerConfig
 from radixrt.errors import RadixrtError, StartupError
+from radixrt.garbage import spare_what_stays
 from radixrt.kernels.layout import AttentionLayout
 from radixrt.models.blocks import Decoder
 from radixrt.models.parallel import Group, split
@@ -61,6 +62,7 @@ def follow(config: RunnerConfig) -> int:
     widths = [len(each.vocabulary) for each in split(part.checkpoint.config, config.tp)]
     chunks = RankChunks(part.checkpoint.config, part.group)
     follower = Follower(model, part.group, widths, chunks, device, planner_of(model) if device is not None else None)
+    spare_what_stays()
     with torch.inference_mode():
         while True:
             link.wait(None)

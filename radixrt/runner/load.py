@@ -17,16 +17,16 @@ from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import RunnerConfig
 from radixrt.errors import ModelError, StartupError
 from radixrt.messages import RowOpen, RunnerReady, StepMasks, StepPlan
-from radixrt.models import CausalLM, load_model, narrow
+from radixrt.models import CausalLM, load_model
 from radixrt.models.blocks import Decoder
 from radixrt.models.dummy import dummy_model
 from radixrt.runner.backend import ahead_stepper, check_kernels, choose_device, choose_kernels, device_mover
 from radixrt.runner.draft import Loaded as LoadedDraft
 from radixrt.runner.draft import load_draft
-from radixrt.runner.dtype import choose_dtype
 from radixrt.runner.group import DistributedGroup
 from radixrt.runner.packed import hash_ahead, packed_file
 from radixrt.runner.pool import PoolShape, allocate_pool, free_memory, pool_tokens
+from radixrt.runner.precision import COMPILED_ONLY, Precision, choose, describe, slow_path
 from radixrt.runner.ranks import Begin, RankedModel, Ranks, rendezvous
 from radixrt.runner.room import check_room
 from radixrt.runner.step import Stepper
@@ -46,6 +46,7 @@ class Part:
 
     checkpoint: Checkpoint
     model: Decoder
+    precision: Precision
     shape: PoolShape
     context_length: int
     kv_tokens: int
@@ -88,7 +89,8 @@ def load(
     else:
         stepper = Stepper(model, kv, **sizes, draft=None if part.draft is None else part.draft.beside(tokens))
     whole = PoolShape.of(facts, shape.dtype)
-    tier = open_tier(config, checkpoint, whole, _weights_form(model), hashed)
+    dtype, form = str(model.dtype).removeprefix("torch."), _weights_form(model)
+    tier = open_tier(config, checkpoint, whole, dtype, form, hashed)
     if tier is not None and ranks is not None and part.group is not None:
         mover = RankedMover(kv, RankChunks(facts, part.group), ranks.tell)
     worker = TierWorker(tier, kv, mover) if tier is not None else None
@@ -98,12 +100,17 @@ def load(
         kv_tokens=tokens,
         context_length=part.context_length,
         vocab_size=facts.vocab_size,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype,
+        kv_dtype=str(shape.dtype).removeprefix("torch."),
         device=str(model.device),
         threads=torch.get_num_threads(),
+        description=describe(part.precision, part.model, torch.get_num_threads()),
+        slow=slow_path(part.precision, model.device),
         embedding_size=facts.hidden_size,
         tier=worker.state if worker is not None else None,
     )
+    if ready.slow:
+        log.warning("%s", ready.slow)
     facts_only = msgspec.structs.replace(ready, tier=None)
     log.info("ready: %s, %.1f MiB of KV pool", facts_only, tokens * shape.token_bytes / 2**20)
     return stepper, ready, worker
@@ -116,36 +123,25 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
     progress("opening the model", 0.0)
     checkpoint = open_checkpoint(Path(config.model_path)) if checkpoint is None else checkpoint
     device = choose_device(config.device, config.rank)
-    dtype = choose_dtype(config.dtype, device=device)
     group = DistributedGroup(config.rank, config.tp, device) if config.tp > 1 else None
     ops = choose_kernels(config.attention, device)
-    if ops is not None and config.weights in ("int8", "int4"):
-        raise StartupError(f"weights={config.weights} goes with --attention auto", param="attention")
+    packs = config.weights in COMPILED_ONLY or (config.weights == "auto" and checkpoint.gguf is not None)
+    if packs and device.type == "cpu" and config.load_format != "dummy":
+        hash_ahead(checkpoint)
+    precision = choose(config, checkpoint, device, ops)
     if config.load_format == "dummy":
-        if config.weights in ("int8", "int4"):
-            raise StartupError(
-                f"weights={config.weights} needs weights: leave out --load-format dummy", param="weights"
-            )
         progress("making random weights", 0.0)
-        model = dummy_model(checkpoint.config, dtype=dtype, device=device, group=group)
-        if narrow.usable(model, "auto"):
-            model.narrow = narrow.make(model, {})
+        compiled = precision.obstacle is None
+        model = dummy_model(checkpoint.config, dtype=precision.dtype, device=device, group=group, compiled=compiled)
     else:
         if device.type == "cpu":
             free = free_memory(device)
-            check_room(
-                checkpoint, dtype, config.weights, free_bytes=free, ranks=config.tp, kv_tokens=config.kv_tokens
-            )  # fmt: skip
-            packs = config.weights in ("int8", "int4") or (config.weights == "auto" and checkpoint.gguf is not None)
-            if packs and dtype == torch.bfloat16:
-                hash_ahead(checkpoint)
+            check_room(checkpoint, precision, free_bytes=free, ranks=config.tp, kv_tokens=config.kv_tokens)
         model = load_model(
             checkpoint,
-            dtype=dtype,
+            dtype=precision.dtype,
             device=device,
-            weights="bf16"
-            if ops is not None and dtype == torch.bfloat16
-            else config.weights,  # kernels read dense ones
+            weights=precision.weights,
             progress=progress,
             group=group,
             packed_file=partial(packed_file, checkpoint),
@@ -154,7 +150,7 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
         check_kernels(ops, model)
         model.use(ops)
     facts = model.config
-    shape = PoolShape.of(facts, dtype)
+    shape = PoolShape.of(facts, precision.kv)
     context_length = config.context_length or facts.context_length
     if context_length > facts.context_length:
         raise StartupError(
@@ -163,19 +159,21 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
     # Ranks on CPUs share the machine's memory; each has a GPU of its own.
     draft, share = None, 1.0 if device.type == "cuda" else 1 / config.tp
     if config.draft_path is not None and config.rank == 0:
-        draft = load_draft(config, checkpoint, dtype, progress, device, ops)
+        draft = load_draft(config, checkpoint, progress, device, ops)
         share *= shape.token_bytes / (shape.token_bytes + draft.shape.token_bytes)
     free = int(free_memory(device) * share)
     tokens = pool_tokens(
         shape, wanted=config.kv_tokens, context_length=context_length, free_bytes=free, own=device.type == "cuda"
     )  # fmt: skip
-    return Part(checkpoint, model, shape, context_length, tokens, group, draft)
+    return Part(checkpoint, model, precision, shape, context_length, tokens, group, draft)
 
 
 def _weights_form(model: CausalLM) -> str:
     """In which form the model's matrices are multiplied, in words."""
     narrow = getattr(model, "narrow", None)
-    return narrow.description if narrow is not None else "as loaded"
+    if narrow is not None:
+        return narrow.description
+    return "as loaded" if getattr(model, "packed_head", None) is None else "packed, by torch"
 
 
 def warm_up(stepper: Stepper) -> None:

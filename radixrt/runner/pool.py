@@ -9,6 +9,7 @@ import torch
 
 from radixrt.checkpoint import ModelConfig
 from radixrt.errors import StartupError
+from radixrt.kernels.kv_lines import line_length
 from radixrt.runner import cgroup
 
 CPU = torch.device("cpu")
@@ -29,7 +30,10 @@ SMALLEST_TOKENS = 64
 
 @dataclass(frozen=True)
 class PoolShape:
-    """Numbers a KV pool follows from."""
+    """Numbers a KV pool follows from.
+
+    dtype: float32, bfloat16, float16 or int8, see `kernels.kv_lines`.
+    """
 
     layers: int
     kv_heads: int
@@ -41,9 +45,14 @@ class PoolShape:
         return cls(layers=model.num_layers, kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=dtype)
 
     @property
+    def line(self) -> int:
+        """Elements of one head's key or value in the pool."""
+        return line_length(self.dtype, self.head_dim)
+
+    @property
     def token_bytes(self) -> int:
         """Bytes of one slot: keys and values of every layer."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return 2 * self.layers * self.kv_heads * self.line * self.dtype.itemsize
 
 
 def free_memory(device: torch.device = CPU) -> int:
@@ -89,7 +98,7 @@ def pool_tokens(
 
 
 def allocate_pool(shape: PoolShape, tokens: int, device: torch.device = CPU) -> torch.Tensor:
-    """[layers, 2, kv_heads, tokens, head_dim], zeros; on a GPU with one slot more, which nobody owns (padding writes
+    """[layers, 2, kv_heads, tokens, shape.line], zeros; on a GPU with one slot more, which nobody owns (padding writes
     there). In CPU memory pages are taken from the system when first written.
 
     The memory comes from an anonymous mapping and not from torch.zeros, which would touch every page now, nor from
@@ -97,11 +106,11 @@ def allocate_pool(shape: PoolShape, tokens: int, device: torch.device = CPU) -> 
     get zero.
     """
     if device.type != "cpu":
-        size = (shape.layers, 2, shape.kv_heads, tokens + 1, shape.head_dim)
+        size = (shape.layers, 2, shape.kv_heads, tokens + 1, shape.line)
         return torch.zeros(size, dtype=shape.dtype, device=device)
     memory = mmap.mmap(-1, tokens * shape.token_bytes)
     flat = torch.frombuffer(memory, dtype=shape.dtype)
-    return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.head_dim)
+    return flat.view(shape.layers, 2, shape.kv_heads, tokens, shape.line)
 
 
 def size(count: int) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from radixrt.checkpoint import Checkpoint
 from radixrt.checkpoint.safetensors_file import read_safetensors_header
+from radixrt.config import Weights
 from radixrt.errors import StartupError
 from radixrt.runner.pool import SMALLEST_TOKENS, PoolShape, size
+from radixrt.runner.precision import Precision
 
-PACKED_BYTES = {"int8": 1.0, "int4": 0.5}
+PARAMETER_BYTES: dict[Weights, float] = {"float32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 """A parameter, at least: scales come on top."""
 
 
 def check_room(
-    checkpoint: Checkpoint, dtype: torch.dtype, weights: str, *, free_bytes: int, ranks: int = 1, kv_tokens: int | None
+    checkpoint: Checkpoint, precision: Precision, *, free_bytes: int, ranks: int = 1, kv_tokens: int | None
 ) -> None:
     """Compare what a model takes at the very least, with the pool it is to have, with the bytes that are free.
 
@@ -24,19 +24,17 @@ def check_room(
     need room as well, and `pool_tokens` looks again at what loading has left.
     """
     parameters, stored = _sizes(checkpoint)
-    dense = parameters * dtype.itemsize
-    # `auto` packs what the file has quantized: that is never less than the file.
-    least = min(stored, dense) if weights == "auto" else int(parameters * PACKED_BYTES.get(weights, dtype.itemsize))
-    if dtype == torch.float32:
-        least = dense
+    # Under auto, what the file has quantized is packed: that is never less than the file.
+    form = precision.weights
+    least = min(stored, 2 * parameters) if form == "auto" else int(parameters * PARAMETER_BYTES[form])
     tokens = SMALLEST_TOKENS if kv_tokens is None else kv_tokens
-    pool = tokens * PoolShape.of(checkpoint.config, dtype).token_bytes
+    pool = tokens * PoolShape.of(checkpoint.config, precision.kv).token_bytes
     need = (least + pool) // ranks
     if need > free_bytes:
-        name = str(dtype).removeprefix("torch.")
+        kv = str(precision.kv).removeprefix("torch.")
         raise StartupError(
-            f"the model does not fit: {parameters:,} parameters take at least {size(least // ranks)} here ({name}, "
-            f"--weights {weights}), {tokens:,} KV tokens {size(pool // ranks)}, and {size(free_bytes)} are free: free "
+            f"the model does not fit: {parameters:,} parameters take at least {size(least // ranks)} here (--weights "
+            f"{form}), {tokens:,} KV tokens {size(pool // ranks)} ({kv}), and {size(free_bytes)} are free: free "
             f"some memory, or choose a smaller model, a more strongly quantized one, or fewer KV tokens"
         )
 

@@ -28,9 +28,11 @@ def hash_weights(config: RunnerConfig, checkpoint: Checkpoint) -> str | None:
 
 
 def open_tier(
-    config: RunnerConfig, checkpoint: Checkpoint, shape: PoolShape, weights: str, hashed: str | None
+    config: RunnerConfig, checkpoint: Checkpoint, shape: PoolShape, dtype: str, weights: str, hashed: str | None
 ) -> Tier | None:
-    """The tier of an engine, None where none is asked for. `weights`: the form in which matrices are multiplied.
+    """The tier of an engine, None where none is asked for.
+
+    `dtype`: number type of activations; `weights`: the form in which matrices are multiplied.
 
     StartupError where a cache directory cannot be used; one on a full disk is done without.
     """
@@ -41,7 +43,8 @@ def open_tier(
     fingerprint = Fingerprint(
         weights_hash=hashed,
         architecture=msgspec.to_builtins(checkpoint.config),
-        dtype=str(shape.dtype).removeprefix("torch."),
+        dtype=dtype,
+        kv_dtype=str(shape.dtype).removeprefix("torch."),
         weights=weights,
         layers=shape.layers,
         kv_heads=shape.kv_heads,

@@ -15,7 +15,7 @@ from radixrt.cache import Paced
 from radixrt.checkpoint import Checkpoint, open_checkpoint
 from radixrt.config import SchedulerConfig
 from radixrt.errors import GenerationFailed, RadixrtError, StartupError
-from radixrt.garbage import Tidier
+from radixrt.garbage import Tidier, spare_what_stays
 from radixrt.grammar import CompileService, MaskFiller, ServiceLimits
 from radixrt.messages import (
     Cancel,
@@ -56,7 +56,8 @@ from radixrt.transport import Link, open_socket
 log = logging.getLogger(__name__)
 
 IDLE_S = 0.2
-"""When nothing has happened for so long, what the tier lacks is saved."""
+"""When nothing has happened for so long, what the tier lacks is saved, and the first compile worker is started, which
+would take a core from the first requests."""
 
 
 class SchedulerProcess:
@@ -94,6 +95,7 @@ class SchedulerProcess:
             self._outward.close(linger_ms=2000)
             sys.exit(1)
         if encoder is not None:
+            spare_what_stays()
             encoder_loop.serve(encoder, self._inward, self._outward, self._runner)
         poller = zmq.Poller()
         poller.register(self._inward.socket, zmq.POLLIN)
@@ -107,6 +109,7 @@ class SchedulerProcess:
                 self._scheduler.steps or self._scheduler.rows.waiting
             ):
                 self._scheduler.tiering.sweep(self._scheduler.clock())
+                self._compiler.start()
             for _, message in self._inward.receive():
                 self._take(message)
             if self._compiler.completed():
@@ -147,13 +150,15 @@ class SchedulerProcess:
         return EncodeScheduler(limits, pooling)
 
     def _start(self, checkpoint: Checkpoint) -> None:
-        """Read the vocabulary while the runner loads the model, then build the scheduler for the runner's pool."""
+        """Count the token ids while the runner loads the model, then build the scheduler for the runner's pool."""
         config = self._config
-        vocabulary = checkpoint.vocabulary(config.tokenizer)
+        vocabulary = checkpoint.token_ids(config.tokenizer)
         ready = self._wait_for_runner()
         context_length = min(config.context_length or ready.context_length, ready.context_length)
         kept = ServiceLimits(preferred=config.grammar_backend)
-        self._compiler = CompileService(vocabulary, ready.vocab_size, config.grammar, service_limits=kept)
+        self._compiler = CompileService(
+            vocabulary, ready.vocab_size, config.grammar, service_limits=kept, start=False
+        )  # fmt: skip
         limits = Limits(
             context_length=context_length,
             vocab_size=ready.vocab_size,
@@ -246,7 +251,7 @@ class SchedulerProcess:
         """How long nothing need be done though nothing arrives."""
         scheduler, now = self._scheduler, self._scheduler.clock()
         left_s = [scheduler.deadlines.seconds_left(now), scheduler.tiering.seconds_left(now)]
-        if not scheduler.steps and scheduler.tiering.behind(now):
+        if not scheduler.steps and (scheduler.tiering.behind(now) or not self._compiler.started):
             left_s.append(IDLE_S)
         if not checked and self._config.check_every_s:
             left_s.append(

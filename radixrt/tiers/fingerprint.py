@@ -17,7 +17,7 @@ from radixrt.tiers.keys import CHUNK
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """To be raised whenever what a chunk holds changes (layout, or how keys and values are computed), or what names it."""
 _MEMO = "radixrt-kv.hashes"
 
@@ -30,6 +30,9 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     architecture: dict[str, Any]
     """The model's config: heads, layers, norm, rotary base and scaling, window."""
     dtype: str
+    """Number type of activations."""
+    kv_dtype: str
+    """Number type of stored keys and values."""
     weights: str
     """The form in which the matrices are multiplied, as it came out (not as it was asked for)."""
     layers: int

@@ -40,7 +40,8 @@ def test_a_pipe_asks_line_by_line_over_a_growing_history(
 
 def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_engine: list[FakeEngine]) -> None:
     flags = (  # noqa: SIM905 (a command line reads best as one)
-        "--served-model-name n --tokenizer t --chat-template c --dtype bfloat16 --weights int8 --threads 3 "
+        "--served-model-name n --tokenizer t --chat-template c --dtype bfloat16 --weights int8 --kv-dtype int8 "
+        "--threads 3 "
         "--max-model-len 99 --kv-tokens 1000 --max-num-seqs 4 --max-num-batched-tokens 64 --max-waiting 5 "
         "--policy fcfs --draft-sources tree --draft-model d --max-draft-rows 9 "
         "--cache-dir d --cache-dir-bytes 5000000 --cache-host-bytes 7 --share-from 512 --device cpu --attention torch "
@@ -55,7 +56,7 @@ def test_flags_reach_engine_and_sampling(monkeypatch: pytest.MonkeyPatch, fake_e
     assert engine.model == "fake"
     assert engine.options == {
         "served_model_name": "n", "tokenizer": "t", "chat_template": "c", "dtype": "bfloat16",
-        "weights": "int8", "threads": 3,
+        "weights": "int8", "kv_dtype": "int8", "threads": 3,
         "context_length": 99, "kv_tokens": 1000, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_waiting": 5,
         "share_from": 512, "device": "cpu", "attention": "torch", "load_format": "dummy", "tp": 2,
         "pooling": "mean",

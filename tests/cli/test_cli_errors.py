@@ -62,6 +62,8 @@ def test_a_missing_model_comes_with_a_hint(monkeypatch: pytest.MonkeyPatch, caps
         ["serve"],
         ["serve", "m", "--port", "99999"],
         ["serve", "m", "--dtype", "float16"],
+        ["serve", "m", "--kv-dtype", "int4"],
+        ["serve", "m", "--weights", "float16"],
         ["serve", "m", "--policy", "random"],
         ["serve", "m", "--threads", "0"],
         ["serve", "m", "--namespace-weight", "alice"],

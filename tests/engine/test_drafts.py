@@ -99,7 +99,7 @@ def test_a_copying_answer_takes_fewer_steps(engine: Engine, smollm2_path: Path) 
     verified = after.drafts_by_source["tree"][1] - before.drafts_by_source["tree"][1]
     assert after.steps - before.steps == pytest.approx(tokens - verified, abs=2 * len(guessed))
     assert verified > 0.3 * tokens
-    with Engine(str(smollm2_path), dtype="float32", max_drafts=0) as plain:
+    with Engine(str(smollm2_path), weights="float32", max_drafts=0) as plain:
         for one, answer in zip(params, guessed, strict=True):
             same(plain.generate(LIST, one), answer)
 

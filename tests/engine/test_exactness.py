@@ -82,7 +82,7 @@ def test_chunked_equals_whole(engine: Engine, smollm2_path: Path) -> None:
     prompt = " ".join(f"Item {i} costs {3 * i + 1} coins and weighs {i % 7} grams." for i in range(60)) + " In total,"
     engine.flush()
     whole = engine.generate(prompt, GREEDY)
-    with Engine(str(smollm2_path), dtype="float32", max_num_batched_tokens=48, lookahead=0, check=True) as small:
+    with Engine(str(smollm2_path), weights="float32", max_num_batched_tokens=48, lookahead=0, check=True) as small:
         chunked = small.generate(prompt, GREEDY)
     assert whole.usage.prompt_tokens > 48 * 10
     same(whole, chunked)
@@ -94,7 +94,7 @@ def test_a_pool_too_small_for_all_gives_everybody_the_same_text(engine: Engine, 
     for prompt in PROMPTS:
         engine.flush()
         alone.append(engine.generate(prompt, params).token_ids)
-    with Engine(str(smollm2_path), dtype="float32", kv_tokens=256, check=True) as tight:
+    with Engine(str(smollm2_path), weights="float32", kv_tokens=256, check=True) as tight:
         results = asyncio.run(together(tight, PROMPTS, params))
         stats = tight.stats()
     assert [result.token_ids for result in results] == alone

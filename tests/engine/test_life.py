@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ import pytest
 import radixrt
 from radixrt import Engine, RadixrtError, SamplingParams
 from radixrt.errors import Aborted, EngineDead, InvalidRequest, ModelError, StartupError
+from tests.waiting import HANG_S, all_end
 
 ROOT = Path(radixrt.__file__).parents[1]
 LONG = SamplingParams(max_tokens=1500, ignore_eos=True)
@@ -42,13 +44,6 @@ def run_script(directory: Path, body: str) -> subprocess.Popen[str]:
     )
 
 
-def gone(pids: list[int], within_s: float = 10.0) -> bool:
-    """Whether all these processes end in time."""
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    _, alive = psutil.wait_procs(processes, timeout=within_s)
-    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-
-
 def test_an_engine_leaves_nothing_behind(tiny_path: Path) -> None:
     engine = Engine(str(tiny_path))
     pids, directory = list(engine.process_ids.values()), engine._trio.directory
@@ -56,7 +51,7 @@ def test_an_engine_leaves_nothing_behind(tiny_path: Path) -> None:
     assert engine.alive and os.path.isdir(directory) and os.stat(directory).st_mode & 0o777 == 0o700
     engine.close()
     engine.close()
-    assert gone([*pids, *children]) and not os.path.exists(directory)
+    assert all_end([*pids, *children]) and not os.path.exists(directory)
     with pytest.raises(EngineDead):
         engine.generate("x")
 
@@ -71,11 +66,11 @@ def test_a_script_needs_no_guard_and_may_forget_to_close(tiny_path: Path, tmp_pa
         print(len(engine.generate("a", radixrt.SamplingParams(max_tokens=3, ignore_eos=True)).token_ids))
         """,
     )
-    out, err = script.communicate(timeout=60)
+    out, err = script.communicate(timeout=HANG_S)
     assert script.returncode == 0, err
     *pids, directory = out.split()[:4]
     assert out.split()[4] == "3"
-    assert gone([int(pid) for pid in pids]) and not os.path.exists(directory)
+    assert all_end(map(int, pids)) and not os.path.exists(directory)
 
 
 def test_an_exception_in_the_block_stops_the_engine(tiny_path: Path, tmp_path: Path) -> None:
@@ -88,9 +83,9 @@ def test_an_exception_in_the_block_stops_the_engine(tiny_path: Path, tmp_path: P
             raise KeyError("mine")
         """,
     )
-    out, err = script.communicate(timeout=60)
+    out, err = script.communicate(timeout=HANG_S)
     assert script.returncode == 1 and "KeyError: 'mine'" in err
-    assert gone([int(pid) for pid in out.split()])
+    assert all_end(map(int, out.split()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -106,8 +101,8 @@ def test_a_killed_parent_leaves_no_orphan(tiny_path: Path, tmp_path: Path, how: 
     )
     *pids, directory = script.stdout.readline().split()
     script.send_signal(how)
-    script.wait(timeout=20)
-    assert gone([int(pid) for pid in pids])
+    script.wait(timeout=HANG_S)
+    assert all_end(map(int, pids))
     assert not os.path.exists(directory)
     script.communicate()
 
@@ -128,12 +123,37 @@ def test_a_dead_process_fails_what_is_pending(tiny: Engine, name: str) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     os.kill(tiny.process_ids[name], signal.SIGKILL)
-    reader.join(timeout=5)
+    reader.join(HANG_S)
     assert not reader.is_alive()
     assert isinstance(failed[0], EngineDead) and name in failed[0].message
     assert not tiny.alive
     with pytest.raises(EngineDead):
         tiny.generate("b")
+
+
+def test_a_dead_engine_is_closed_by_several_threads_at_once(tiny: Engine) -> None:
+    stream = tiny.stream("a", LONG)
+    next(stream)
+    os.kill(tiny.process_ids["tokenizer"], signal.SIGKILL)
+    with pytest.raises(EngineDead):
+        for _ in stream:
+            pass
+    with ThreadPoolExecutor(4) as threads:
+        for closed in [threads.submit(tiny.close) for _ in range(4)]:
+            closed.result()
+    assert all_end(tiny.process_ids.values()) and not os.path.exists(tiny._trio.directory)
+    stream.close()
+    with pytest.raises(EngineDead):
+        tiny.generate("b")
+
+
+def test_what_a_progress_callback_raises_ends_the_start(tiny_path: Path) -> None:
+    def progress(stage: str, fraction: float) -> None:
+        raise KeyError(stage)
+
+    with pytest.raises(StartupError, match="on_progress raised") as caught:
+        Engine(str(tiny_path), on_progress=progress)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_leaving_a_stream_stops_the_work(tiny: Engine) -> None:

@@ -25,7 +25,7 @@ def tokens(engine: Engine) -> list[list[int]]:
 
 def test_smollm2_on_two_ranks_gives_the_tokens_of_one(engine: Engine, smollm2_path: Path) -> None:
     """9 heads over 3 key-value heads do not divide by 2. Afterwards a rank dies, and the engine with it."""
-    with Engine(str(smollm2_path), dtype="float32", kv_tokens=2048, check=True, tp=2) as split:
+    with Engine(str(smollm2_path), weights="float32", kv_tokens=2048, check=True, tp=2) as split:
         assert {"runner", "runner-1"} <= split.process_ids.keys()
         assert tokens(split) == tokens(engine)
         options = [[216, 36], [216, 37]]

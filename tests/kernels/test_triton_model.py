@@ -32,7 +32,7 @@ def test_prefill_and_decode_over_a_shared_span(name: str, tmp_path: Path) -> Non
     prefix, tails = random_tokens(17), [random_tokens(5, seed) for seed in (1, 2)]
     outputs = {}
     for kernels in (plain, ops):
-        model = load_model(checkpoint, dtype=torch.float32)
+        model = load_model(checkpoint, dtype=torch.float32, weights="float32")
         assert isinstance(model, Decoder)
         pool = Pool(through(model, kernels), 64)
         first = Row()

@@ -21,11 +21,14 @@ class Row:
 class Pool:
     """A KV pool whose slots are handed out in a random order and hold NaN until they are written."""
 
-    def __init__(self, model: CausalLM, slots: int, seed: int = 0) -> None:
+    def __init__(self, model: CausalLM, slots: int, seed: int = 0, kv: torch.dtype | None = None) -> None:
+        """`kv`: its type, by default the model's own."""
         config = model.config
         self.model = model
-        shape = (config.num_layers, 2, config.num_kv_heads, slots, config.head_dim)
-        self.kv = torch.full(shape, float("nan"), dtype=model.dtype)
+        dtype = model.dtype if kv is None else kv
+        # Of bytes, a scale whose bits are all set is NaN.
+        line, nothing = (config.head_dim + 4, -1) if dtype == torch.int8 else (config.head_dim, float("nan"))
+        self.kv = torch.full((config.num_layers, 2, config.num_kv_heads, slots, line), nothing, dtype=dtype)
         self.free = np.random.default_rng(seed).permutation(slots).tolist()
 
     def step(self, work: list[tuple[Row, list[int]]], shared: int = 0) -> list[torch.Tensor]:

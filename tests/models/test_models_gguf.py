@@ -41,9 +41,16 @@ def write(path: Path, tensors: dict[str, Blocks], numbers: dict[str, Any], archi
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    model = load_model(open_checkpoint(path), dtype=dtype, weights="bf16" if dtype == torch.bfloat16 else "auto")
+    model = load_model(open_checkpoint(path), dtype=dtype, weights="bf16" if dtype == torch.bfloat16 else "float32")
     assert isinstance(model, Decoder)
     return model
+
+
+HALVES = {
+    Type.Q2_K: (80, 82), Type.Q3_K: (108,), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,),
+    Type.IQ4_NL: (0,), Type.IQ4_XS: (0,), Type.TQ1_0: (52,), Type.IQ3_S: (0,),
+}  # fmt: skip
+"""Where the blocks' float16 numbers are."""
 
 
 def quantized(shape: tuple[int, ...], kind: Type, rng: np.random.Generator) -> np.ndarray:
@@ -56,7 +63,7 @@ def quantized(shape: tuple[int, ...], kind: Type, rng: np.random.Generator) -> n
     except NotImplementedError:
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         blocks = rng.integers(0, 256, (values.size // elements, size), dtype=np.uint8)
-        scales = {Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,)}[kind]
+        scales = HALVES[kind]
         for at in scales:
             scale = rng.uniform(0.01, 0.1, len(blocks)).astype(np.float16)
             blocks[:, at : at + 2] = scale.view(np.uint8).reshape(-1, 2)
@@ -101,7 +108,25 @@ PARTS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K],
+    [
+        Type.F32,
+        Type.F16,
+        Type.BF16,
+        Type.Q4_0,
+        Type.Q4_1,
+        Type.Q5_0,
+        Type.Q5_1,
+        Type.Q8_0,
+        Type.Q2_K,
+        Type.Q3_K,
+        Type.Q4_K,
+        Type.Q5_K,
+        Type.Q6_K,
+        Type.IQ4_NL,
+        Type.IQ4_XS,
+        Type.TQ1_0,
+        Type.IQ3_S,
+    ],
     ids=lambda kind: kind.name,
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

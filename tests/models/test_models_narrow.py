@@ -33,6 +33,9 @@ GROUPED = {"hidden_size": 96, "intermediate_size": 160, "head_dim": 32}
 TOLERANCE = {"bf16": 0.03, "int8": 0.17, "int4": 0.17}
 
 
+KV_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
+
+
 def load(path: Path, weights: Weights, dtype: torch.dtype = torch.bfloat16) -> Decoder:
     model = load_model(open_checkpoint(path), dtype=dtype, weights=weights)
     assert isinstance(model, Decoder)
@@ -139,11 +142,39 @@ def test_rows_over_a_shared_span(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
-def test_forms_are_for_bfloat16(weights: Weights, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_form_under_each_type_of_activations_and_pool(
+    dtype: torch.dtype, weights: Weights, tmp_path: Path
+) -> None:
+    """Prefill, steps of one token, and one step wider than what bfloat16 weights leave to torch's products."""
+    reference = make_exact(tiny("qwen3", **GROUPED), weights)
+    model = load(save(reference, tmp_path), weights, dtype)
+    assert model.narrow is not None and model.dtype == dtype
+    tokens = random_tokens(30)
+    expected = truth(reference, tokens)
+    for kv in KV_TYPES:
+        pool, row = Pool(model, 64, kv=kv), Row()
+        chunks = [pool.step([(row, tokens[:9])])[0], *(pool.step([(row, [token])])[0] for token in tokens[9:12])]
+        chunks += pool.step([(row, tokens[12:])])
+        assert relative(torch.cat(chunks), expected) < TOLERANCE[weights]
+
+
+@pytest.mark.parametrize("kv", KV_TYPES, ids=str)
+def test_dense_float32_takes_each_pool(kv: torch.dtype, tmp_path: Path) -> None:
+    reference = tiny("llama, biases")
+    model = load(save(reference, tmp_path), "float32", torch.float32)
+    tokens = random_tokens(12)
+    pool, row = Pool(model, 64, kv=kv), Row()
+    chunks = [pool.step([(row, tokens[:9])])[0], *(pool.step([(row, [token])])[0] for token in tokens[9:])]
+    tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.int8: 3e-2}[kv]
+    assert relative(torch.cat(chunks), truth(reference, tokens)) < tolerance
+
+
+def test_dense_float32_is_asked_for_or_what_the_file_is(tmp_path: Path) -> None:
     path = save(tiny("llama, tied"), tmp_path)
-    with pytest.raises(ModelError, match="bfloat16"):
-        load(path, weights, torch.float32)
     assert load(path, "auto", torch.float32).narrow is None
+    with pytest.raises(ModelError, match="goes with dtype float32"):
+        load(path, "float32", torch.bfloat16)
 
 
 ROUNDED = (Type.Q4_K, Type.Q5_K)

@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from radixrt.checkpoint import open_checkpoint
+from radixrt.kernels.cpu import native
 from radixrt.models import load_model
 from radixrt.models.blocks import Decoder
 
@@ -31,7 +32,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def model(smollm2_path: Path) -> Decoder:
-    loaded = load_model(open_checkpoint(smollm2_path), dtype=torch.float32)
+    loaded = load_model(open_checkpoint(smollm2_path), dtype=torch.float32, weights="float32")
     assert isinstance(loaded, Decoder)
     return loaded
 
@@ -113,3 +114,23 @@ def test_rows_over_a_shared_span_equal_rows_alone(model: Decoder, prompts: list[
 
 def test_the_head_is_the_embedding(model: Decoder) -> None:
     assert model.head.data_ptr() == model.embedding.data_ptr()
+
+
+@pytest.mark.skipif(not native.available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_packed_weights_under_each_type_of_activations_and_pool(
+    dtype: torch.dtype, smollm2_path: Path, reference: LlamaForCausalLM, prompts: list[list[int]]
+) -> None:
+    """The rounding of rows to 8 bits remains, which is several times what a pool of bytes adds."""
+    packed = load_model(open_checkpoint(smollm2_path), dtype=dtype)
+    assert packed.narrow is not None and packed.narrow.description == "4-bit weights as the file, 8-bit head"
+    tokens = [token for prompt in prompts for token in prompt]
+    with torch.inference_mode():
+        theirs = reference(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    for kv in (torch.float32, torch.bfloat16, torch.float16, torch.int8):
+        pool, row = Pool(packed, 200, kv=kv), Row()
+        parts = [pool.step([(row, tokens[:50])])[0], pool.step([(row, tokens[50:])])[0]]
+        ours = torch.cat(parts).log_softmax(-1)
+        divergence = (theirs.exp() * (theirs - ours)).sum(-1)
+        assert float(divergence.mean()) < 0.04
+        assert float((ours.argmax(-1) == theirs.argmax(-1)).float().mean()) > 0.9

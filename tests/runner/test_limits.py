@@ -12,7 +12,6 @@ import torch
 
 from radixrt.errors import StartupError
 from radixrt.runner import cgroup
-from radixrt.runner.dtype import choose_dtype, native_bf16
 from radixrt.runner.pool import PoolShape, allocate_pool, pool_tokens
 from radixrt.runner.threads import environment, usable_cores
 
@@ -120,37 +119,6 @@ def test_what_the_user_says_about_waiting_stands(name):
     assert not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MALLOC_TRIM_THRESHOLD_"} & set(env)
 
 
-X86 = "processor\t: 0\nflags\t\t: fpu avx512f {}\n"
-ARM = "processor\t: 0\nFeatures\t: fp asimd {}\n"
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lists CPU features")
-@pytest.mark.parametrize(
-    ("text", "native"),
-    [
-        (X86.format("avx512_bf16"), True),
-        (X86.format("amx_bf16 amx_tile"), True),
-        (X86.format("avx512_fp16 avx512_vnni"), False),
-        (ARM.format("bf16 i8mm"), True),
-        (ARM.format("asimdhp"), False),
-        ("model name : a CPU that mentions bf16\n", False),
-        ("", False),
-    ],
-)
-def test_native_bf16(tmp_path, text, native):
-    (tmp_path / "cpuinfo").write_text(text)
-    assert native_bf16(tmp_path / "cpuinfo") is native
-    assert choose_dtype("auto", tmp_path / "cpuinfo") is (torch.bfloat16 if native else torch.float32)
-    assert choose_dtype("float32", tmp_path / "cpuinfo") is torch.float32
-    assert choose_dtype("bfloat16", tmp_path / "cpuinfo") is torch.bfloat16
-
-
-def test_a_dtype_that_is_not_offered_and_a_cpuinfo_that_is_not_there(tmp_path):
-    assert native_bf16(tmp_path / "none") is False
-    with pytest.raises(StartupError, match="float16"):
-        choose_dtype("float16")
-
-
 GIB = 1 << 30
 SMALL = PoolShape(layers=30, kv_heads=3, head_dim=64, dtype=torch.bfloat16)  # SmolLM2-135M
 LARGE = PoolShape(layers=32, kv_heads=8, head_dim=128, dtype=torch.bfloat16)  # an 8B model
@@ -159,6 +127,7 @@ LARGE = PoolShape(layers=32, kv_heads=8, head_dim=128, dtype=torch.bfloat16)  # 
 def test_a_slot_is_keys_and_values_of_every_layer():
     assert SMALL.token_bytes == 30 * 2 * 3 * 64 * 2
     assert PoolShape(layers=1, kv_heads=2, head_dim=4, dtype=torch.float32).token_bytes == 64
+    assert PoolShape(layers=1, kv_heads=2, head_dim=4, dtype=torch.int8).token_bytes == 4 * (4 + 4)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +154,7 @@ def test_a_size_that_was_asked_for_is_what_one_gets_or_an_error_with_the_numbers
         pool_tokens(LARGE, wanted=None, context_length=8192, free_bytes=1 << 20)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
 def test_the_pool_is_zero_writable_and_costs_nothing_until_it_is_used(dtype):
     import psutil
 
@@ -194,9 +163,9 @@ def test_the_pool_is_zero_writable_and_costs_nothing_until_it_is_used(dtype):
     pool = allocate_pool(shape, (2 * GIB) // shape.token_bytes)
     assert psutil.Process().memory_info().rss - before < GIB // 4
     assert pool.shape[:3] == (4, 2, 2)
-    assert pool.shape[4] == 64
+    assert pool.shape[4] == shape.line == (68 if dtype == torch.int8 else 64)
     assert pool.is_contiguous()
     assert pool.data_ptr() % 64 == 0
     assert (pool[3, 1, 1, -100:] == 0).all()
-    pool[3, 1, 1, -1] = 2.0
-    assert pool[3, 1, 1, -1].sum() == 128
+    pool[3, 1, 1, -1] = 2
+    assert pool[3, 1, 1, -1].sum() == 2 * shape.line

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from radixrt.checkpoint import open_checkpoint
-from radixrt.config import RunnerConfig
+from radixrt.config import RunnerConfig, Weights
 from radixrt.errors import StartupError
 from radixrt.runner import load
+from radixrt.runner.precision import Precision
 from radixrt.runner.room import check_room
 
 MIB = 1 << 20
@@ -19,34 +20,37 @@ PARAMETERS = 134_515_008
 
 
 @pytest.mark.parametrize(
-    ("dtype", "weights", "least"),
+    ("weights", "kv", "least", "line"),
     [
-        (torch.float32, "auto", 4 * PARAMETERS), (torch.bfloat16, "bf16", 2 * PARAMETERS),
-        (torch.bfloat16, "int8", PARAMETERS), (torch.bfloat16, "int4", PARAMETERS // 2),
+        ("float32", torch.float32, 4 * PARAMETERS, 256), ("bf16", torch.bfloat16, 2 * PARAMETERS, 128),
+        ("int8", torch.float16, PARAMETERS, 128), ("int4", torch.int8, PARAMETERS // 2, 64 + 4),
     ],
 )  # fmt: skip
-def test_a_model_needs_its_parameters(smollm2_path: Path, dtype: torch.dtype, weights: str, least: int) -> None:
+def test_a_model_needs_its_parameters(
+    smollm2_path: Path, weights: Weights, kv: torch.dtype, least: int, line: int
+) -> None:
     checkpoint = open_checkpoint(smollm2_path)
-    pool = 30 * 2 * 3 * 64 * dtype.itemsize * 64
-    check_room(checkpoint, dtype, weights, free_bytes=least + pool, kv_tokens=None)
+    precision = Precision(torch.float32, kv, weights, None)
+    pool = 30 * 2 * 3 * line * 64
+    check_room(checkpoint, precision, free_bytes=least + pool, kv_tokens=None)
     with pytest.raises(
         StartupError, match=rf"134,515,008 parameters take at least {least / MIB:.0f} MiB .* 64 KV tokens"
     ):
-        check_room(checkpoint, dtype, weights, free_bytes=least + pool - 1, kv_tokens=None)
-    check_room(checkpoint, dtype, weights, free_bytes=(least + pool) // 2, ranks=2, kv_tokens=None)
+        check_room(checkpoint, precision, free_bytes=least + pool - 1, kv_tokens=None)
+    check_room(checkpoint, precision, free_bytes=(least + pool) // 2, ranks=2, kv_tokens=None)
 
 
 def test_what_the_file_has_quantized_counts_as_it_is(smollm2_path: Path) -> None:
-    check_room(
-        open_checkpoint(smollm2_path), torch.bfloat16, "auto", free_bytes=smollm2_path.stat().st_size, kv_tokens=64
-    )
+    precision = Precision(torch.float32, torch.float16, "auto", None)
+    check_room(open_checkpoint(smollm2_path), precision, free_bytes=smollm2_path.stat().st_size, kv_tokens=64)
 
 
 def test_a_pool_that_was_asked_for_counts(tiny_path: Path) -> None:
     checkpoint = open_checkpoint(tiny_path)
-    check_room(checkpoint, torch.float32, "auto", free_bytes=64 * MIB, kv_tokens=1000)
+    precision = Precision(torch.float32, torch.float32, "float32", None)
+    check_room(checkpoint, precision, free_bytes=64 * MIB, kv_tokens=1000)
     with pytest.raises(StartupError, match=r"1,000,000 KV tokens .* and 64 MiB are free"):
-        check_room(checkpoint, torch.float32, "auto", free_bytes=64 * MIB, kv_tokens=1_000_000)
+        check_room(checkpoint, precision, free_bytes=64 * MIB, kv_tokens=1_000_000)
 
 
 def test_nothing_is_loaded_where_there_is_no_room(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,12 +181,12 @@ def test_an_engine_starts_without_a_directory_that_has_no_room(tiny_path, tmp_pa
     shape = PoolShape(layers=1, kv_heads=1, head_dim=8, dtype=torch.float32)
     checkpoint = open_checkpoint(tiny_path)
     if starts:
-        assert open_tier(config, checkpoint, shape, "as loaded", "0" * 32) is None
+        assert open_tier(config, checkpoint, shape, "float32", "as loaded", "0" * 32) is None
         assert "No space left" in caplog.text and "serving goes on" in caplog.text
     else:
         with pytest.raises(StartupError, match="Read-only"):
-            open_tier(config, checkpoint, shape, "as loaded", "0" * 32)
+            open_tier(config, checkpoint, shape, "float32", "as loaded", "0" * 32)
     monkeypatch.undo()
-    tier = open_tier(config, checkpoint, shape, "as loaded", "0" * 32)
+    tier = open_tier(config, checkpoint, shape, "float32", "as loaded", "0" * 32)
     assert tier is not None and tier.kind == "disk"
     tier.close()

@@ -234,4 +234,4 @@ def test_a_draft_model_of_another_vocabulary_is_refused(tiny_path: Path, tmp_pat
     config = RunnerConfig(model_path=str(tiny_path), dtype="float32", threads=1, context_length=None, kv_tokens=None,
                           runner_address="", ipc_dir="", log_level="warning", draft_path=str(other))  # fmt: skip
     with pytest.raises(StartupError, match=r"another vocabulary .* ' (river|lake)' here|another vocabulary .*Ġ"):
-        load_draft(config, target, torch.float32, lambda *_: None)
+        load_draft(config, target, lambda *_: None, torch.device("cpu"))

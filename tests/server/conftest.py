@@ -87,7 +87,7 @@ def served(shared_server: Served) -> Served:
 
 @pytest.fixture(scope="session")
 def live(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """`radixrt serve` over the small model in float32, for all live tests of a session."""
+    """`radixrt serve` over the small model in dense float32, for all live tests of a session."""
     log = tmp_path_factory.mktemp("live") / "server.log"
-    with live_server(log, "--dtype", "float32", "--kv-tokens", "12000") as server:
+    with live_server(log, "--weights", "float32", "--kv-tokens", "12000") as server:
         yield server

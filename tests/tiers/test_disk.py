@@ -23,8 +23,8 @@ from radixrt.tiers.fingerprint import Fingerprint, weights_hash
 BYTES = 5000
 STRIDE = 8192 + 64
 MINE = Fingerprint(
-    weights_hash="0" * 32, architecture={"rope_theta": 1e4}, dtype="float32", weights="as loaded",
-    layers=2, kv_heads=1, head_dim=8,
+    weights_hash="0" * 32, architecture={"rope_theta": 1e4}, dtype="float32", kv_dtype="float16",
+    weights="as loaded",    layers=2, kv_heads=1, head_dim=8,
 )  # fmt: skip
 
 

@@ -62,6 +62,19 @@ def test_what_does_not_match_is_dropped(tiny_path, filled, tmp_path, capfd):
     assert "dropped what the cache directory held: it was made with dtype float32" in capfd.readouterr().err
 
 
+def test_bytes_are_restored_as_they_were_and_read_as_nothing_else(tiny_path, tmp_path, capfd):
+    types = {"dtype": "bfloat16", "kv_dtype": "int8"}
+    with start(tiny_path, tmp_path / "kv", **types) as engine:
+        remember(engine)
+        said = facts(ask(engine))
+    with start(tiny_path, tmp_path / "kv", **types) as engine:
+        restored = ask(engine)
+        assert restored.usage.restored_tokens == WHOLE and facts(restored) == said
+    with start(tiny_path, tmp_path / "kv", **types | {"kv_dtype": "float16"}) as engine:
+        assert ask(engine).usage.cached_tokens == 0
+    assert "it was made with kv_dtype int8, not float16" in capfd.readouterr().err
+
+
 def test_restored_equals_computed_bit_for_bit_in_the_next_engine(tiny_path, filled):
     cache, said = filled
     with start(tiny_path, cache) as engine:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch  # loads the OpenMP that ours must share
 
-from radixrt.kernels.build import SWITCH, build
+from radixrt.kernels.build import SWITCH, build, rung_of
 
 _log = logging.getLogger(__name__)
 
@@ -153,12 +153,15 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
 POOL_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 """lines.h, PoolType."""
 
-_FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni")
+_FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni", "avx_vnni", "neon", "dotprod", "i8mm", "bf16")
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The library; None where it is switched off, cannot be compiled or cannot be loaded. Asked for once a process."""
+    """The library; None where it is switched off, cannot be compiled or cannot be loaded. Asked for once a process.
+
+    StartupError where RADIXRT_CPU names an instruction set that this CPU does not have.
+    """
     if os.environ.get(SWITCH) == "0":
         _log.info("%s=0: torch's operators are used", SWITCH)
         return None
@@ -170,7 +173,7 @@ def library() -> ctypes.CDLL | None:
     except (OSError, AttributeError) as error:
         _log.warning("the compiled kernels cannot be loaded: plain torch operators are used (%s)", error)
         return None
-    _log.info("kernels from %s, %s", path, ", ".join(features(loaded)) or "portable code")
+    _log.info("kernels for %s from %s", rung_of(path), path)
     return loaded
 
 
@@ -184,7 +187,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def features(loaded: ctypes.CDLL) -> list[str]:
-    """What the library was compiled to use."""
+    """What the library's compiler was told that the CPU has."""
     bits = loaded.radixrt_features()
     return [name for i, name in enumerate(_FEATURES) if bits >> i & 1]
 

@@ -131,7 +131,7 @@ static void keep_wanted(const Step &step, const Rows &x, int64_t inputs, int64_t
         if (from == k) continue;
         memcpy(step.residual + k * hidden, step.residual + from * hidden, hidden * sizeof(float));
         if (bits == 16) {
-            memcpy(x.half + k * inputs, x.half + from * inputs, inputs * sizeof(bf16));
+            memcpy(x.half + k * inputs, x.half + from * inputs, inputs * sizeof(row_half));
             continue;
         }
         const int64_t bytes = row_bytes(inputs, bits);

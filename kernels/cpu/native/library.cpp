@@ -25,6 +25,21 @@ EXPORT int64_t radixrt_features(void) {
 #if defined(RADIXRT_AVX512) && defined(__AVX512VNNI__)
     features |= 8;
 #endif
+#if defined(__AVXVNNI__)
+    features |= 16;
+#endif
+#if defined(__ARM_NEON)
+    features |= 32;
+#endif
+#if defined(__ARM_FEATURE_DOTPROD)
+    features |= 64;
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    features |= 128;
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    features |= 256;
+#endif
     return features;
 }
 

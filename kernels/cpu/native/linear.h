@@ -1,7 +1,7 @@
 // Products of rows with a weight matrix, a tile of 16 outputs at a time.
 //
 // Three forms of a weight [outputs, inputs]:
-//   16  bfloat16, as it is.
+//   16  bfloat16, as it is. Rows are bfloat16 too where the CPU multiplies these, else float32.
 //   8   unsigned integers in groups of 32 inputs: w = scale * q + shift, with a float16 scale and shift a group. ggml's
 //       Q8_0 blocks fit exactly. Rows x are made 8-bit integers in the same groups (scale: the group's largest
 //       magnitude / 127), so that
@@ -14,6 +14,13 @@
 #include "windows.h"
 
 constexpr int64_t ROWS = 8;  // rows that are taken through a tile together
+#if defined(RADIXRT_BF16)
+typedef bf16 row_half;  // what rows are made for products with bfloat16 weights
+constexpr int HALF_ROWS = 4, HALF_OUTPUTS = 4;  // a block of these whose sums fit the registers
+#else
+typedef float row_half;
+constexpr int HALF_ROWS = VL == 16 ? 4 : 6, HALF_OUTPUTS = VL == 16 ? 4 : 2;
+#endif
 // Inputs of a row that are rounded by one scale for products with weights of `bits`; GROUP or more.
 static inline int64_t span(int64_t bits) { return bits == 4 ? WINDOW : GROUP; }
 constexpr int64_t EIGHT_BYTES = 4 * TILE + GROUP * TILE;  // of a group of 8 bits
@@ -24,9 +31,9 @@ struct Linear {
     const float *bias;  // or null
 };
 
-// Rows made ready for products: as bfloat16, or as 8-bit groups. Sizes are for `inputs` columns.
+// Rows made ready for products: as bfloat16 or float32, or as 8-bit groups. Sizes are for `inputs` columns.
 struct Rows {
-    bf16 *half;
+    row_half *half;
     int8_t *bytes;
     float *scales, *sums;  // [rows, inputs / GROUP]: the scale, and scale * sum of the group's integers (not with 4 bits)
     uint32_t *pairs;       // with 4 bits, where scales are of windows: the sums as windows.h has them
@@ -34,7 +41,7 @@ struct Rows {
     // Lays them out for `count` rows of `inputs`.
     void lay_out(int64_t count, int64_t inputs, Pieces &memory) {
         const int64_t spans = count * ((inputs + GROUP - 1) / GROUP);
-        half = memory.take<bf16>(count * inputs);
+        half = memory.take<row_half>(count * inputs);
         bytes = memory.take<int8_t>(count * round_up(inputs, WINDOW));
         scales = memory.take<float>(spans);
         sums = memory.take<float>(spans);
@@ -52,35 +59,48 @@ static inline int64_t tile_bytes(const Linear &w) {
 }
 static inline int64_t tiles(const Linear &w) { return (w.outputs + TILE - 1) / TILE; }
 
-#if defined(__AVX2__)
+#if defined(RADIXRT_BYTES)
 // y[r * stride + o] for R rows and the 16 outputs of one tile.
 template <int R>
 RADIXRT_ONCE static void tile_product(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, float *y,
                                       int64_t stride) {
-    f16x acc[R];
-    for (int r = 0; r < R; r++) acc[r] = f16x{};
+    constexpr int CHAINS = R < 4 || VL == 16 ? 2 : 1;  // sums of a row that do not wait for each other
+    vf acc[PARTS][R];
+    for (int p = 0; p < PARTS; p++)
+        for (int r = 0; r < R; r++) acc[p][r] = vf{};
     const int8_t *bytes = x.bytes + row * groups * GROUP;
     const float *scales = x.scales + row * groups, *sums = x.sums + row * groups;
+    const uint32_t *starts = x.pairs + row * groups;
     for (int64_t g = 0; g < groups; g++, tile += EIGHT_BYTES) {
         for (int64_t i = 0; i < EIGHT_BYTES; i += 64) __builtin_prefetch(tile + i + 2048);
-        const f16x scale = halves(tile), shift = halves(tile + 2 * TILE);
-        b64x q[LINES];
-#pragma GCC unroll 8
-        for (int i = 0; i < LINES; i++) q[i] = load<b64x>(tile + 4 * TILE + LINE * i);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            i16x even = i16x{}, odd = i16x{};
-            const int8_t *group = bytes + (r * groups + g) * GROUP;
 #pragma GCC unroll 4
-            for (int i = 0; i < LINES; i += 2) {
-                even = dot4<8>(even, q[i], everywhere(load<uint32_t>(group + 4 * i)));
-                odd = dot4<8>(odd, q[i + 1], everywhere(load<uint32_t>(group + 4 * i + 4)));
+        for (int p = 0; p < PARTS; p++) {
+            vi dots[R][CHAINS];
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+                for (int c = 0; c < CHAINS; c++)
+                    dots[r][c] = ByteWeights::BIAS && !c ? (vi)everywhere(starts[r * groups + g]) : vi{};
+#pragma GCC unroll 8
+            for (int i = 0; i < LINES; i++) {
+                const ByteWeights q = ByteWeights::of(load<vb>(tile + 4 * TILE + LINE * i + 4 * VL * p));
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) {
+                    const vb xs = everywhere(load<uint32_t>(bytes + (r * groups + g) * GROUP + 4 * i));
+                    dots[r][i % CHAINS] = q.dot(dots[r][i % CHAINS], xs);
+                }
             }
-            acc[r] += scale * scales[r * groups + g] * __builtin_convertvector(even + odd, f16x);
-            acc[r] += shift * sums[r * groups + g];
+            const vf scale = halves(tile + 2 * VL * p), shift = halves(tile + 2 * TILE + 2 * VL * p);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                const vi dot = CHAINS == 2 ? dots[r][0] + dots[r][CHAINS - 1] : dots[r][0];
+                acc[p][r] += scale * scales[r * groups + g] * __builtin_convertvector(dot, vf);
+                acc[p][r] += shift * sums[r * groups + g];
+            }
         }
     }
-    for (int r = 0; r < R; r++) store(y + r * stride, acc[r]);
+    for (int p = 0; p < PARTS; p++)
+        for (int r = 0; r < R; r++) store(y + r * stride + VL * p, acc[p][r]);
 }
 
 static void tile_products(const uint8_t *tile, int64_t groups, const Rows &x, int64_t row, int64_t end, float *y,
@@ -123,7 +143,7 @@ static void pack_eight(const uint8_t *q, const uint16_t *scales, const uint16_t 
 
 // R rows times O outputs of a bfloat16 weight.
 template <int R, int O>
-RADIXRT_ONCE static void half_product(const bf16 *weight, int64_t inputs, const bf16 *x, float *y, int64_t stride) {
+RADIXRT_ONCE static void half_product(const bf16 *weight, int64_t inputs, const row_half *x, float *y, int64_t stride) {
     vf acc[R][O];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -142,11 +162,20 @@ RADIXRT_ONCE static void half_product(const bf16 *weight, int64_t inputs, const 
         }
     }
 #endif
-    for (; k + VL <= inputs; k += VL)
+    for (; k + VL <= inputs; k += VL) {
+        vf w[O];
 #pragma GCC unroll 8
-        for (int o = 0; o < O; o++)
+        for (int o = 0; o < O; o++) {
+            w[o] = widen(weight + o * inputs + k);
+            if (k % 32 == 0) __builtin_prefetch(weight + o * inputs + k + 1024);
+        }
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) acc[r][o] += widen(weight + o * inputs + k) * widen(x + r * inputs + k);
+        for (int r = 0; r < R; r++) {
+            const vf row = widen(x + r * inputs + k);
+#pragma GCC unroll 8
+            for (int o = 0; o < O; o++) acc[r][o] += w[o] * row;
+        }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
@@ -157,10 +186,18 @@ RADIXRT_ONCE static void half_product(const bf16 *weight, int64_t inputs, const 
         }
 }
 
+// `rows` rows times O outputs, in blocks whose sums fit the registers.
 template <int O>
-static inline void half_outputs(const bf16 *weight, int64_t inputs, const bf16 *x, int64_t rows, float *y, int64_t stride) {
+static inline void half_outputs(const bf16 *weight, int64_t inputs, const row_half *x, int64_t rows, float *y,
+                                int64_t stride) {
+    constexpr int R = HALF_ROWS, BLOCK_OUTPUTS = O < HALF_OUTPUTS ? O : HALF_OUTPUTS;
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) half_product<4, O>(weight, inputs, x + r * inputs, y + r * stride, stride);
+    for (; r + R <= rows; r += R)
+        for (int o = 0; o < O; o += BLOCK_OUTPUTS)
+            half_product<R, BLOCK_OUTPUTS>(weight + o * inputs, inputs, x + r * inputs, y + r * stride + o, stride);
+    for (; R % 2 == 0 && r + R / 2 <= rows; r += R / 2)
+        for (int o = 0; o < O; o += BLOCK_OUTPUTS)
+            half_product<R / 2, BLOCK_OUTPUTS>(weight + o * inputs, inputs, x + r * inputs, y + r * stride + o, stride);
     for (; r < rows; r++) half_product<1, O>(weight, inputs, x + r * inputs, y + r * stride, stride);
 }
 
@@ -172,9 +209,10 @@ RADIXRT_ONCE static void products(const Linear &w, int64_t tile, const Rows &x, 
     if (w.bits == 8) return tile_products(packed, w.inputs / GROUP, x, from, end, y, stride);
     const bf16 *weight = (const bf16 *)packed;
     const int64_t outputs = least(TILE, w.outputs - tile * TILE);
-    for (int64_t row = from; row < end; row += ROWS, y += ROWS * stride) {
-        const bf16 *rows = x.half + row * w.inputs;
-        const int64_t some = least(ROWS, end - row);
+    constexpr int64_t SOME = 2 * HALF_ROWS;
+    for (int64_t row = from; row < end; row += SOME, y += SOME * stride) {
+        const row_half *rows = x.half + row * w.inputs;
+        const int64_t some = least(SOME, end - row);
         int64_t o = 0;
         for (; o + 4 <= outputs; o += 4) half_outputs<4>(weight + o * w.inputs, w.inputs, rows, some, y + o, stride);
         for (; o < outputs; o++) half_outputs<1>(weight + o * w.inputs, w.inputs, rows, some, y + o, stride);
@@ -230,11 +268,15 @@ static inline void round_groups(const float *from, int64_t inputs, const Rows &x
         for (int64_t i = 0; i < GROUP; i += VL) {
             const vi n = nearest(load<vf>(from + i) * inverse);
             sums += n;
-            typedef int8_t vb __attribute__((vector_size(VL)));
-            store(to + first + i, __builtin_convertvector(n, vb));
+            typedef int8_t narrow_bytes __attribute__((vector_size(VL)));
+            store(to + first + i, __builtin_convertvector(n, narrow_bytes));
         }
         x.scales[place] = from_bytes(bits);
-        x.sums[place] = x.scales[place] * sum(sums);
+        const int32_t total = sum(sums);
+        x.sums[place] = x.scales[place] * total;
+#if defined(RADIXRT_BYTES)
+        x.pairs[place] = (uint32_t)(ByteWeights::BIAS * total);
+#endif
     }
 }
 
@@ -247,18 +289,34 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         const int32_t bits = largest_bits(from, some);
         const float inverse = to_bytes(bits);
         x.scales[place] = from_bytes(bits);
+#if defined(__AVX2__)
+        vi n[WINDOW / VL] = {};
+#pragma GCC unroll 8
+        for (int i = 0; i < WINDOW / VL; i++)
+            if (i * VL < some) n[i] = nearest(load<vf>(from + i * VL) * inverse);
+        // As bytes in fours: those of the first group and of the second in turn. MIDDLE times their sums, by lanes.
+        const vb middle = everywhere((uint32_t)MIDDLE * 0x01010101);
 #if defined(RADIXRT_AVX512)
-        __m512i n[4] = {};
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            if (i * VL < some) n[i] = (__m512i)nearest(load<vf>(from + i * VL) * inverse);
-        // Four bytes of each of the four, in 128 bits and again; then those of the first group and of the second in turn.
-        const __m512i mixed = _mm512_packs_epi16(_mm512_packs_epi32(n[0], n[1]), _mm512_packs_epi32(n[2], n[3]));
+        const __m512i mixed = _mm512_packs_epi16(_mm512_packs_epi32((__m512i)n[0], (__m512i)n[1]),
+                                                 _mm512_packs_epi32((__m512i)n[2], (__m512i)n[3]));
         const __m512i turns = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         const __m512i bytes = _mm512_permutexvar_epi32(turns, mixed);
         _mm512_storeu_si512(to, bytes);
-        const __m512i fours = (__m512i)dot4<4>(i16x{}, everywhere((uint32_t)MIDDLE * 0x01010101), (b64x)bytes);
+        const __m512i fours = _mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)middle, bytes), _mm512_set1_epi16(1));
         const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(fours), _mm512_extracti64x4_epi64(fours, 1));
+#else
+        __m256i groups[2];  // fours of a group: the even ones, then the odd ones
+        for (int g = 0; g < 2; g++)
+            groups[g] = _mm256_packs_epi16(_mm256_packs_epi32((__m256i)n[4 * g], (__m256i)n[4 * g + 1]),
+                                           _mm256_packs_epi32((__m256i)n[4 * g + 2], (__m256i)n[4 * g + 3]));
+        const __m256i low = _mm256_permute4x64_epi64(_mm256_unpacklo_epi32(groups[0], groups[1]), 0xd8);
+        const __m256i high = _mm256_permute4x64_epi64(_mm256_unpackhi_epi32(groups[0], groups[1]), 0xd8);
+        _mm256_storeu_si256((__m256i *)to, low);
+        _mm256_storeu_si256((__m256i *)(to + 32), high);
+        const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)middle, low),
+                                               _mm256_maddubs_epi16((__m256i)middle, high));
+        const __m256i eight = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#endif
         const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
         const __m128i sums = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));  // MIDDLE times those of both groups
         _mm_storel_epi64((__m128i *)(x.starts + place), _mm_sub_epi32(_mm_setzero_si128(), sums));
@@ -269,7 +327,9 @@ static inline void round_windows(const float *from, int64_t inputs, const Rows &
         memset(to, 0, WINDOW);
         for (int64_t k = 0; k < some; k += VL) {
             const vi n = nearest(load<vf>(from + k) * inverse);
-            for (int64_t i = 0; i < VL; i++) to[place_in_row(k + i)] = (int8_t)n[i];
+            typedef int8_t narrow_bytes __attribute__((vector_size(VL)));
+            const narrow_bytes fours = __builtin_convertvector(n, narrow_bytes);
+            for (int64_t i = 0; i < VL; i += 4) memcpy(to + place_in_row(k + i), (const char *)&fours + i, 4);
             sums[k / GROUP] += sum(n);
         }
         x.pairs[place] = (uint16_t)sums[0] | (uint32_t)sums[1] << 16;
@@ -284,7 +344,7 @@ RADIXRT_ONCE static void prepare(const float *from, int64_t inputs, int64_t bits
                                  int64_t count) {
     if (bits == 4) return round_windows(from, inputs, x, row, at, count);
     if (bits == 8) return round_groups(from, inputs, x, row, at, count);
-    bf16 *to = x.half + row * inputs + at;
+    row_half *to = x.half + row * inputs + at;
     int64_t i = 0;
     for (; i + VL <= count; i += VL) narrow(to + i, load<vf>(from + i));
     for (; i < count; i++) narrow1(to + i, from[i]);

@@ -77,7 +77,13 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Float32 of VL elements, and back with rounding to nearest even (a NaN stays one).
 static inline vf widen(const float *x) { return load<vf>(x); }
-static inline vf widen(const bf16 *x) { return (vf)(__builtin_convertvector(load<vh>(x), vu) << 16); }
+static inline vf widen(const bf16 *x) {
+#if defined(__AVX2__) && !defined(RADIXRT_AVX512)  // GCC widens the two halves of it apart
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16);
+#else
+    return (vf)(__builtin_convertvector(load<vh>(x), vu) << 16);
+#endif
+}
 static inline void narrow(float *to, vf x) { store(to, x); }
 static inline void narrow(bf16 *to, vf x) {
 #if defined(RADIXRT_BF16)

@@ -20,7 +20,6 @@
 #include "tiles.h"
 
 constexpr int64_t WINDOW = 2 * GROUP;
-constexpr int64_t LINES = GROUP / 4, LINE = 4 * TILE;                  // of a group's integers as bytes; bytes of a line
 constexpr int64_t WINDOW_BYTES = 2 * LINE + LINES * LINE;              // pairs, and 4 bits an integer
 constexpr int64_t MIDDLE = 8;                                          // what is taken from q
 constexpr float UNITS = 32000;
@@ -46,7 +45,34 @@ struct WindowRows {
     const uint64_t *starts;
 };
 
-#if defined(__AVX2__)
+#if defined(RADIXRT_BYTES)
+// The scales of a window's outputs, in the form in which sums are multiplied by them.
+struct WindowScales {
+#if defined(RADIXRT_DOTS)
+    vi ratios, shifts;
+    static inline WindowScales of(vi ratios, vi shifts) { return {ratios, shifts}; }
+    // Sums of q - MIDDLE fit 16 bits: one instruction multiplies those of both groups.
+    inline vi total(SmallSums a, SmallSums b, vi sums) const {
+        return dot2(dot2(vi{}, shifts, sums), ratios, pack_pairs(a.sum, b.sum));
+    }
+#else
+    vi of_a, of_b, shifts;
+    // Sums are those of q, in two parts, whose lanes alternate between the groups; MIDDLE goes into the shifts.
+    static inline WindowScales of(vi ratios, vi shifts) {
+        const wide_int r = (wide_int)ratios, middle = RADIXRT_SIMD(slli_epi16)(r, 3);
+        static_assert(MIDDLE == 8, "the shift by 3");
+        return {(vi)RADIXRT_SIMD(unpacklo_epi16)(r, r), (vi)RADIXRT_SIMD(unpackhi_epi16)(r, r),
+                (vi)RADIXRT_SIMD(sub_epi16)((wide_int)shifts, middle)};
+    }
+    inline vi total(SmallSums a, SmallSums b, vi sums) const {
+        const vf of_both = (vf)dot2(vi{}, of_a, a.sum), others = (vf)dot2(vi{}, of_b, b.sum);
+        const vi first = (vi)(vf)RADIXRT_SIMD(shuffle_ps)((wide_float)of_both, (wide_float)others, 0x88);
+        const vi second = (vi)(vf)RADIXRT_SIMD(shuffle_ps)((wide_float)of_both, (wide_float)others, 0xdd);
+        return dot2(first + second, shifts, sums);
+    }
+#endif
+};
+
 // y[r * stride + o] for R rows from `row` and the outputs of one tile. first: nobody has read the tile in this step, so
 // what comes next is asked of memory meanwhile.
 template <int R>
@@ -56,44 +82,53 @@ RADIXRT_ONCE static void window_product(const uint8_t *tile, int64_t count, cons
     const float *scales = x.scales + row * count;
     const uint32_t *sums = x.sums + row * count;
     const uint64_t *starts = x.starts + row * count;
-    const f16x unit = load<f16x>(tile);
+    vf units[PARTS], acc[PARTS][R];
+    for (int p = 0; p < PARTS; p++) {
+        units[p] = load<vf>(tile + 4 * VL * p);
+        for (int r = 0; r < R; r++) acc[p][r] = vf{};
+    }
     tile += 4 * TILE;
-    f16x acc[R];
-    for (int r = 0; r < R; r++) acc[r] = f16x{};
     for (int64_t w = 0; w < count; w++, tile += WINDOW_BYTES, bytes += WINDOW) {
         for (int64_t i = 0; first && i < WINDOW_BYTES; i += 64) __builtin_prefetch(tile + i + 4096);
-        i16x a[R], b[R];
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS; p++) {
+            const uint8_t *const part = tile + 4 * VL * p;
+            if (PARTS > 1) forget(bytes);  // each part reads the rows anew: to keep them takes more registers than there are
+            SmallSums a[R], b[R];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) a[r] = b[r] = (i16x)everywhere(starts[r * count + w]);
+            for (int r = 0; r < R; r++) a[r] = b[r] = SmallSums::begin((vi)everywhere(starts[r * count + w]));
 #pragma GCC unroll 8
-        for (int i = 0; i < LINES; i++) {  // first what is in low halves, then the rest of the same lines
-            const uint8_t *const lines = tile + 2 * LINE + i % (LINES / 2) * 2 * LINE;
-            const b64x both_a = load<b64x>(lines), both_b = load<b64x>(lines + LINE);
-            const b64x of_a = (i < LINES / 2 ? both_a : (b64x)((u16x)both_a >> 4)) & 15;
-            const b64x of_b = (i < LINES / 2 ? both_b : (b64x)((u16x)both_b >> 4)) & 15;
+            for (int i = 0; i < LINES; i++) {  // first what is in low halves, then the rest of the same lines
+                const uint8_t *const lines = part + 2 * LINE + i % (LINES / 2) * 2 * LINE;
+                const vb both_a = load<vb>(lines), both_b = load<vb>(lines + LINE);
+                const vb of_a = i < LINES / 2 ? low_halves(both_a) : high_halves(both_a);
+                const vb of_b = i < LINES / 2 ? low_halves(both_b) : high_halves(both_b);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {  // one row's sums wait for each other: the rows take turns
-                const b64x xs = everywhere(load<uint64_t>(bytes + r * count * WINDOW + 8 * i));
-                a[r] = dot4<4>(a[r], of_a, xs);
-                b[r] = dot4<4>(b[r], of_b, xs);
+                for (int r = 0; r < R; r++) {  // one row's sums wait for each other: the rows take turns
+                    const vb xs = everywhere(load<uint64_t>(bytes + r * count * WINDOW + 8 * i));
+                    a[r].add(of_a, xs);
+                    b[r].add(of_b, xs);
+                }
+            }
+            const WindowScales of = WindowScales::of(load<vi>(part), load<vi>(part + LINE));
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                const vi total = of.total(a[r], b[r], (vi)everywhere(sums[r * count + w]));
+                acc[p][r] += scales[r * count + w] * __builtin_convertvector(total, vf);
             }
         }
-        const i16x ratios = load<i16x>(tile), shifts = load<i16x>(tile + LINE);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            const i16x shifted = dot2(i16x{}, shifts, (i16x)everywhere(sums[r * count + w]));
-            const i16x total = dot2(shifted, ratios, pack_pairs(a[r], b[r]));
-            acc[r] += scales[r * count + w] * __builtin_convertvector(total, f16x);
-        }
     }
-    for (int r = 0; r < R; r++) store(y + r * stride, unit * acc[r]);
+    for (int p = 0; p < PARTS; p++)
+        for (int r = 0; r < R; r++) store(y + r * stride + VL * p, units[p] * acc[p][r]);
 }
 
 // The same for rows from `row` to `end`.
 RADIXRT_ONCE static void window_products(const uint8_t *tile, int64_t inputs, const WindowRows &x, int64_t row,
                                          int64_t end, float *y, int64_t stride) {
     const int64_t begin = row, count = windows(inputs);
+#if defined(RADIXRT_AVX512)  // with fewer registers four rows are as many as there is room for
     for (; row + 8 <= end; row += 8, y += 8 * stride) window_product<8>(tile, count, x, row, y, stride, row == begin);
+#endif
     for (; row + 4 <= end; row += 4, y += 4 * stride) window_product<4>(tile, count, x, row, y, stride, row == begin);
     for (; row + 2 <= end; row += 2, y += 2 * stride) window_product<2>(tile, count, x, row, y, stride, row == begin);
     for (; row < end; row++, y += stride) window_product<1>(tile, count, x, row, y, stride, row == begin);

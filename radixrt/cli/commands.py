@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,7 +11,8 @@ from typing import Annotated
 import typer
 
 from radixrt import __version__
-from radixrt.cli import bench, cache, chat, demo, grammar, models, run, serve, top
+from radixrt.cli import bench, cache, chat, demo, grammar, models, serve, top
+from radixrt.cli import run as run_script
 from radixrt.cli.failure import report
 from radixrt.errors import RadixrtError
 
@@ -49,7 +51,7 @@ def radixrt(
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
-app.command("run", context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(run.run)
+app.command("run", context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(run_script.run)
 app.command("pull")(models.pull)
 app.command("models")(models.models)
 app.command("top")(top.top)
@@ -58,11 +60,10 @@ app.command("cache")(cache.cache)
 app.add_typer(grammar.app, name="grammar")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script. Exit codes: 0 done, 1 an error that radixrt names, 2 wrong usage, 130 interrupted."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+def run(arguments: Sequence[str], runner: subprocess.Popen[bytes] | None = None) -> None:
+    """Run the command that the arguments name, and exit. `runner`: of `launch.spawn_runner`, for `serve`."""
     try:
-        app(arguments, prog_name="radixrt")
+        app(arguments, prog_name="radixrt", obj=runner)
     except RadixrtError as error:
         report(error, arguments)
         sys.exit(1)
