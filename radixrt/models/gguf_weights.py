@@ -130,6 +130,8 @@ class GgufWeights:
             some.copy_(dequantize(blocks, tensor).view(some.shape))
         if out.ndim > 1:
             self._forget(tensor, first, first + len(out))
+        elif hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)  # the kernel has mapped a megabyte around a vector of a few pages
 
 
 def _whole_heads(tensor: GgufTensor, heads: int, first: int, end: int) -> tuple[int, int, int]:
