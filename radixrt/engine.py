@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 SAVE_TIMEOUT_S = 30.0
 """How long `close` waits until the cache directory is up to date."""
 
+WORDS_TIMEOUT_S = 5.0
+"""How long the reason of a process that ended while the engine started is waited for."""
+
 Answer = TypeVar("Answer")
 
 
@@ -252,8 +255,9 @@ class Engine(ClientApi[DeltaStream, AsyncDeltaStream]):
     def _process_died(self, name: str, code: int) -> None:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         if self._info is None:
-            # A process that cannot start says why before it ends; give its words a moment to arrive.
-            if not self._ready.wait(1.0):
+            # A process that cannot start says why before it ends (one that is killed does not): its words come through
+            # the others, which may themselves be starting still.
+            if not self._ready.wait(WORDS_TIMEOUT_S if code >= 0 else 0):
                 self._failure = StartupError(
                     f"the {name} process {how} before the engine was ready", code="process_died"
                 )

@@ -111,7 +111,7 @@ def test_tokens_and_scores(client: Client, backend: FakeBackend) -> None:
     scores = client.score("x", [[1, 2], [3]])
     assert scores.logprobs == [(logprob(1), logprob(2)), (logprob(3),)]
     assert scores.usage == Usage(prompt_tokens=3 + 2)
-    assert backend.scored == (None, 0, 20)
+    assert backend.scored == (None, 0, HANG_S)
     assert asyncio.run(client.ascore("x", [[1]], cache_salt="s", priority=4, timeout=9)).logprobs == [(logprob(1),)]
     assert backend.scored == ("s", 4, 9)
     with pytest.raises(InvalidRequest, match="timeout_s"):

@@ -50,7 +50,7 @@ def test_the_example_of_a_model_that_embeds_is_an_embedding() -> None:
 
 
 @contextmanager
-def serving(*flags: str, model: str = "smollm2-135m") -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def serving(*flags: str, model: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A server on a free port that has said that it serves: the process, its URL and what it said so far."""
     command = [*COMMAND, model, "--port", "0", "--kv-tokens", "2048", *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -71,10 +71,10 @@ def serving(*flags: str, model: str = "smollm2-135m") -> Iterator[tuple[subproce
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(smollm2_path: Path, signum: signal.Signals) -> None:
-    with serving() as (process, url, said):
+def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(tiny_path: Path, signum: signal.Signals) -> None:
+    with serving(model=str(tiny_path)) as (process, url, said):
         text = "\n".join(said)
-        assert "serves smollm2-135m" in text
+        assert f"serves {tiny_path.name}" in text
         assert "2,048 KV tokens" in text
         assert httpx.get(f"{url}/health").status_code == 200
         process.send_signal(signum)
@@ -130,10 +130,10 @@ def test_a_second_signal_stops_at_once(tiny_path: Path) -> None:
         assert all_end(children)
 
 
-def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> None:
+def test_a_dead_engine_process_ends_the_server_with_1(tiny_path: Path) -> None:
     import psutil
 
-    with serving("--on-engine-death", "exit") as (process, _, _):
+    with serving("--on-engine-death", "exit", model=str(tiny_path)) as (process, _, _):
         runner = next(child for child in psutil.Process(process.pid).children() if "radixrt.runner" in child.cmdline())
         runner.kill()
         runner.wait(HANG_S)
