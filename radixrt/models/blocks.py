@@ -225,7 +225,7 @@ class Decoder:
         layout: AttentionLayout,
     ) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        if self._fits(tokens, layout):
+        if self._fits(tokens):
             return self._compiled(tokens, positions, slots, kv, layout, None)
         self.compiled_last = False
         ops, eps = self.kernels, self.config.rms_norm_eps
@@ -257,12 +257,12 @@ class Decoder:
 
         The compiled path spares the others what is behind the last layer's attention.
         """
-        if self._fits(tokens, layout):
+        if self._fits(tokens):
             return self._compiled(tokens, positions, slots, kv, layout, wanted)
         return self.forward(tokens, positions, slots, kv, layout)[wanted]
 
-    def _fits(self, tokens: torch.Tensor, layout: AttentionLayout) -> bool:
-        return self.narrow is not None and len(tokens) <= self.narrow.most_tokens and layout.parents is None
+    def _fits(self, tokens: torch.Tensor) -> bool:
+        return self.narrow is not None and len(tokens) <= self.narrow.most_tokens
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.embedding(tokens, self.embedding).to(self.dtype)

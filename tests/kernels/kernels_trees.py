@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,12 +25,12 @@ class Tree:
     private: list[np.ndarray]
     spans: list[tuple[np.ndarray, int, int]]
     num_slots: int
+    parents: list[list[int]] | None = None
+    """Of each row's new tokens, where they are trees."""
 
     def layout(self) -> AttentionLayout:
         offsets = np.cumsum([0, *(len(slots) for slots, _, _ in self.spans)])
-        positions = [
-            np.arange(len(reads), len(reads) + new) for reads, new in zip(self.reads, self.new_lens, strict=True)
-        ]
+        positions = [len(reads) + self.depths(row) for row, reads in enumerate(self.reads)]
         spans = [(at, len(slots), a, b) for at, (slots, a, b) in zip(offsets, self.spans, strict=False)]
         return AttentionLayout(
             new_lens=np.array(self.new_lens, dtype=np.int32),
@@ -40,7 +40,17 @@ class Tree:
             private_slots=np.concatenate(self.private).astype(np.int32),
             spans=np.array(spans, dtype=np.int32).reshape(-1, 4),
             span_slots=np.concatenate([np.zeros(0, np.int32), *(s for s, _, _ in self.spans)]).astype(np.int32),
+            parents=None if self.parents is None else np.concatenate(self.parents).astype(np.int32),
         )
+
+    def path(self, row: int, token: int) -> list[int]:
+        """A row's new tokens that its `token` reads, in order."""
+        if self.parents is None:
+            return list(range(token + 1))
+        return ([] if self.parents[row][token] < 0 else self.path(row, self.parents[row][token])) + [token]
+
+    def depths(self, row: int) -> np.ndarray:
+        return np.array([len(self.path(row, token)) - 1 for token in range(self.new_lens[row])])
 
 
 @st.composite
@@ -97,6 +107,17 @@ def trees(draw: st.DrawFn, long_run: int) -> Tree:
     return Tree(new_lens, new_slots, reads, private, placed, num_slots)
 
 
+@st.composite
+def branching(draw: st.DrawFn, long_run: int) -> Tree:
+    """Like `trees`, and the new tokens of each row are a tree, some of them with one branch."""
+    tree = draw(trees(long_run))
+    parents = [
+        [draw(st.integers(-1, token - 1)) if bushy else token - 1 for token in range(new)]
+        for new, bushy in ((new, draw(st.booleans())) for new in tree.new_lens)
+    ]
+    return replace(tree, parents=parents)
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Tensors of one layer; the pool holds the new tokens already, and NaN in every slot that no row owns."""
@@ -145,7 +166,7 @@ def expected(tree: Tree, x: Inputs, scale: float, window: int | None) -> torch.T
     at = 0
     for row, new in enumerate(tree.new_lens):
         for i in range(new):
-            slots = np.concatenate([tree.reads[row], tree.new_slots[row][: i + 1]])
+            slots = np.concatenate([tree.reads[row], tree.new_slots[row][tree.path(row, i)]])
             if window is not None:
                 slots = slots[-window:]
             for head in range(heads):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernels_trees import Tree, expected, inputs, trees
+from kernels_trees import Tree, branching, expected, inputs, trees
 
 from radixrt import kernels
 from radixrt.kernels import Kernels
@@ -99,6 +99,20 @@ def test_compiled_matches_float64(
     seed: int,
 ) -> None:
     check(native, tree, shape, dtype, window, seed, pool_dtype)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    tree=branching(70),
+    pool_dtype=st.sampled_from(POOLS),
+    window=st.sampled_from([None, None, 1, 4, 40]),
+    seed=st.integers(0, 2**31),
+)
+def test_compiled_trees_of_new_tokens(
+    target: str, tree: Tree, pool_dtype: torch.dtype | None, window: int | None, seed: int
+) -> None:
+    """Drafts and options: a token sees its ancestors among the row's new tokens, and not its siblings."""
+    check(native, tree, (6, 2, 22), torch.float32, window, seed, pool_dtype)
 
 
 def decode_rows(rows: int, private: int, shared: int) -> Tree:

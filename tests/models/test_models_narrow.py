@@ -105,6 +105,36 @@ def test_pools_and_hidden_states_of_every_type(pool_dtype: torch.dtype, dtype: t
     assert relative(logits, truth(reference, tokens)) < TOLERANCE["bf16"] + POOL_COST[pool_dtype]
 
 
+def test_trees_of_new_tokens_take_the_compiled_path(tmp_path: Path) -> None:
+    """A branch's hidden states are those of its tokens on their own."""
+    model = load(save(tiny("llama, tied", **GROUPED), tmp_path), "int4")
+    stem, branches = random_tokens(9), [random_tokens(3, seed=1), random_tokens(2, seed=2)]
+    tokens = torch.tensor([*stem, *branches[0], *branches[1]])
+    places = np.arange(len(tokens))
+    plain = one_row(0, len(tokens))
+    positions = np.array([*range(12), 9, 10])
+    layout = AttentionLayout(
+        new_lens=np.array([len(tokens)]),
+        slots=plain.slots,
+        positions=positions,
+        private_lens=np.zeros(1, dtype=np.int32),
+        private_slots=plain.private_slots,
+        spans=plain.spans,
+        span_slots=plain.span_slots,
+        parents=np.array([*range(-1, 11), 8, 12]),
+    )
+    with torch.inference_mode():
+        kv = Pool(model, len(tokens)).kv
+        hidden = model.forward(tokens, torch.from_numpy(positions), torch.from_numpy(places), kv, layout)
+        assert model.compiled_last
+        for branch, at in zip(branches, (9, 12), strict=True):
+            path = one_row(0, 9 + len(branch))
+            kv, slots = Pool(model, len(tokens)).kv, torch.from_numpy(path.slots)
+            alone = model.forward(torch.tensor([*stem, *branch]), slots, slots, kv, path)
+            # The order of sums over keys is another one.
+            assert relative(hidden[at : at + len(branch)].float(), alone[9:].float()) < 0.02
+
+
 def one_row(first: int, end: int) -> AttentionLayout:
     """Tokens first .. end of a row that has the slots of the same numbers."""
     places = np.arange(end)

@@ -14,8 +14,12 @@
 constexpr int64_t BLOCK_QUERIES = 96;  // queries (tokens times heads of the group) of a task
 
 // New tokens first..end read slots[at .. at + length]; token first + i sees `before + i + 1` of them at most.
+//
+// Where a row's new tokens are a tree, token first + i sees of the slots from base = before / BLOCK * BLOCK on only those
+// whose bits are set in the words `visible[tree + i * visible_words ..]`, a word for BLOCK slots; elsewhere tree is -1.
 struct Segment {
     int64_t at, length, first, end, before, position;  // position: that of the first slot's token (for a window)
+    int64_t tree;
 };
 
 struct Reads {
@@ -23,6 +27,8 @@ struct Reads {
     const Segment *segments;
     const int32_t *slots;
     const int64_t *positions;
+    const uint64_t *visible;
+    int64_t visible_words;
 };
 
 // One layer's tensors: q [tokens, kv_heads * group, width] with q_stride elements between tokens, bfloat16 where `half`,
@@ -181,6 +187,10 @@ RADIXRT_CLOSELY RADIXRT_ONCE static void attention_task(const LineCode &code, co
                 const int64_t token = t0 + i / group;
                 const int64_t a = most(0, sees_from(token) - k), b = least(length, sees_to(token) - k);
                 float *row = scores + i * BLOCK;
+                const int64_t word = k / BLOCK - segment.before / BLOCK;
+                const bool branches = segment.tree >= 0 && word >= 0;
+                const uint64_t visible =
+                    branches ? reads.visible[segment.tree + (token - segment.first) * reads.visible_words + word] : 0;
                 vf best = all(NEGATIVE_INFINITY);
                 for (int64_t j = 0; j < padded; j += VL) {
                     vf score = score_of<Mac>(row + j, key_scales + j);
@@ -188,6 +198,11 @@ RADIXRT_CLOSELY RADIXRT_ONCE static void attention_task(const LineCode &code, co
                     if (j < a || j + VL > b) {
                         const vi key = lanes() + (int32_t)j;
                         score = (key >= (int32_t)a) & (key < (int32_t)b) ? score : all(NEGATIVE_INFINITY);
+                        store(row + j, score);
+                    }
+                    if (branches) {
+                        const vu bits = vu{} + (uint32_t)(visible >> j);
+                        score = ((bits >> (vu)lanes()) & 1) != 0 ? score : all(NEGATIVE_INFINITY);
                         store(row + j, score);
                     }
                     best = larger(score, best);

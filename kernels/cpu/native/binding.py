@@ -32,6 +32,8 @@ class Reads(ctypes.Structure):
         ("segments", c_void_p),
         ("slots", c_void_p),
         ("positions", c_void_p),
+        ("visible", c_void_p),
+        ("visible_words", c_int64),
     ]
 
 

@@ -96,7 +96,7 @@ def tree_attention(
 ) -> torch.Tensor:
     _, heads, width = q.shape
     kv_heads, slots, _ = keys.shape
-    if not _reads(q, width, keys, values) or layout.parents is not None:
+    if not _reads(q, width, keys, values):
         return composed_attention.tree_attention(q, k, v, keys, values, layout, scale, sliding_window)
     out = q.new_empty(q.shape)
     call = Heads(
