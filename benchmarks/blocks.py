@@ -149,7 +149,7 @@ def main() -> None:
     count = max(1, args.positions // WINDOW)
     ids = tokens_of(args.model, count * (WINDOW + 1))
     windows = [ids[first : first + WINDOW + 1] for first in range(0, len(ids), WINDOW + 1)]
-    model = load_model(open_checkpoint(resolve(args.model)), dtype=torch.float32)
+    model = load_model(open_checkpoint(resolve(args.model)), dtype=torch.float32, weights="float32")
     dense = [getattr(holder, name) for holder, name in matrices(model, args.every)]
     if any(matrix.device.type == "meta" or matrix.dtype != torch.float32 for matrix in dense):
         raise SystemExit("the model is not dense: this needs float32 matrices")

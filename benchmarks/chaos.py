@@ -300,7 +300,7 @@ def run(model: str, *, minutes: float, clients: int, seed: int = 0, log: Path) -
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "radixrt", "serve", model, "--port", str(port), "--served-model-name", "chaos"]
-    command += ["--api-key", KEY, "--dtype", "float32", "--context-length", "1024", "--kv-tokens", "16384"]
+    command += ["--api-key", KEY, "--weights", "float32", "--context-length", "1024", "--kv-tokens", "16384"]
     command += ["--on-engine-death", "restart", "--drain-timeout-s", "3"]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ)

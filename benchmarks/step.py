@@ -85,7 +85,7 @@ def times_ms(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, 
 
 def load_paths(checkpoint: Checkpoint, dtype: torch.dtype, forms: list[Weights]) -> dict[str, CausalLM]:
     """The model once a path."""
-    form: Weights = "bf16" if dtype == torch.bfloat16 else "auto"
+    form: Weights = "bf16" if dtype == torch.bfloat16 else "float32"
     torch_path, wide = (load_model(checkpoint, dtype=dtype, weights=form) for _ in range(2))
     for model in (torch_path, wide):
         if not isinstance(model, Decoder):

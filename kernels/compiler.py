@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 SOURCES = Path(__file__).parent / "cpu" / "native"
 TIMEOUT_S = 120.0
-_FLAGS = ("-std=c++17", "-O2", "-shared", "-fvisibility=hidden", "-Wno-psabi")
+# GNU's compiler, tuned for some CPUs, rounds twice where sums wait for each other, in some copies of a loop and not in
+# others: a row's numbers would depend on its company. The last flag forbids it; clang takes no notice of it.
+_FLAGS = ("-std=c++17", "-O2", "-shared", "-fvisibility=hidden", "-Wno-psabi", "--param=avoid-fma-max-bits=0")
 
 
 class CompileError(Exception):
@@ -31,13 +33,13 @@ class CompileError(Exception):
         self.output = output
 
 
-def names(platform: str = sys.platform) -> tuple[str, ...]:
+def names(platform: str | None = None) -> tuple[str, ...]:
     """The compilers that are looked for, the first that is there is taken; CXX comes before them.
 
     On Windows clang++ alone: GNU's compiler does not align vectors of 32 bytes on the stack there (its bug 54412), and
     Microsoft's knows no vectors of the GNU kind, which the sources are written in.
     """
-    return ("clang++",) if platform == "win32" else ("g++", "c++", "clang++")
+    return ("clang++",) if (platform or sys.platform) == "win32" else ("g++", "c++", "clang++")
 
 
 def find(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -46,14 +48,15 @@ def find(environ: Mapping[str, str] = os.environ) -> str | None:
     return next((found for name in wanted[:1] or names() if (found := shutil.which(name))), None)
 
 
-def suffix(platform: str = sys.platform) -> str:
+def suffix(platform: str | None = None) -> str:
     """How a library's file ends. Python's ctypes takes any name; debuggers and antivirus programs do not."""
-    return {"darwin": ".dylib", "win32": ".dll"}.get(platform, ".so")
+    return {"darwin": ".dylib", "win32": ".dll"}.get(platform or sys.platform, ".so")
 
 
-def flags(rung: InstructionSet, platform: str = sys.platform) -> tuple[str, ...]:
+def flags(rung: InstructionSet, platform: str | None = None) -> tuple[str, ...]:
     """What the compiler is given besides the source and the output."""
-    match platform:
+    system: tuple[str, ...]
+    match platform or sys.platform:
         case "darwin":
             # Apple's compiler knows OpenMP but brings no library of it: the symbols are those of the libomp that torch
             # has loaded.
@@ -70,7 +73,7 @@ def library_name(rung: InstructionSet, digest: str) -> str:
     return f"radixrt-{rung.name}-{digest}{suffix()}"
 
 
-def source_digest(rung: InstructionSet, platform: str = sys.platform) -> str:
+def source_digest(rung: InstructionSet, platform: str | None = None) -> str:
     """Of the sources and the flags: what a library has to be made from to fit this version of the code."""
     digest = hashlib.sha256()
     for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
@@ -90,7 +93,7 @@ def compile_to(path: Path, compiler: str, rung: InstructionSet, more: tuple[str,
                 command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
             )
         except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{compiler} takes longer than {TIMEOUT_S:.0f} s") from error
+            raise CompileError(f"{compiler} takes longer than {TIMEOUT_S:g} s") from error
         if done.returncode != 0:
             raise CompileError(f"the kernels do not compile with {compiler}", done.stderr)
         os.replace(made, path)

@@ -1,7 +1,9 @@
 """The operations that every implementation offers. A module with these functions is an implementation.
 
 T: new tokens of a step, H: query heads, KVH: key-value heads, D: length of a head, I: width of the MLP. All tensors of
-a call have one dtype, float32 or bfloat16, unless it says otherwise; sums are in float32.
+a call have one dtype, float32 or bfloat16, unless it says otherwise; sums are in float32. The pool's keys and values
+may be of another type than the rest: float32, bfloat16, float16 or int8, in lines as `kv_lines` describes them
+(line = D, or D + 4 for int8). `write_kv` rounds to that type, and `tree_attention` reads what was rounded.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Kernels(Protocol):
     def write_kv(
         self, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor
     ) -> None:
-        """Put k, v [T, KVH, D] into the pool's keys, values [KVH, slots, D] at `slots` int64[T]."""
+        """Put k, v [T, KVH, D] into the pool's keys, values [KVH, slots, line] at `slots` int64[T]."""
         ...
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -57,8 +59,8 @@ class Kernels(Protocol):
     ) -> torch.Tensor:
         """Attention of a ragged step over the prefix tree: q [T, H, D] -> [T, H, D].
 
-        k, v [T, KVH, D] are the new tokens' own, already written to keys, values [KVH, slots, D] (contiguous) at the
-        layout's slots. Query head h reads key-value head h // (H // KVH). With a window w, the token at position p
+        k, v [T, KVH, D] are the new tokens' own, already written to keys, values [KVH, slots, line] (contiguous) at
+        the layout's slots. Query head h reads key-value head h // (H // KVH). With a window w, the token at position p
         reads positions above p - w only. Slots that the layout does not name are never read into the result.
         """
         ...

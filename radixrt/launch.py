@@ -98,11 +98,7 @@ class Trio:
             if process.stdin is not None:
                 process.stdin.close()
         for process in self.processes.values():
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            dismiss(process)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
@@ -220,6 +216,17 @@ def spawn_runner(threads: int) -> subprocess.Popen[bytes]:
     StartupError where RADIXRT_CPU names no instruction set of this CPU.
     """
     return _spawn("radixrt.runner", environment(threads) | instruction_sets.torch_environment())
+
+
+def dismiss(process: subprocess.Popen[bytes]) -> None:
+    """End a process of ours and wait until it is gone. One that has ended already may be dismissed, too."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _spawn(module: str, extra: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -26,6 +26,7 @@ from radixrt.messages import ChatMessage, ChatPrompt, TextPrompt, TokensPrompt
 from radixrt.params import Constraint, SamplingParams
 from radixrt.results import Usage
 from radixrt.server.keys import keys_of
+from tests.waiting import HANG_S
 
 from .server.conftest import Served, serving
 from .server.fake_backend import REPLY, FakeBackend, logprob
@@ -46,7 +47,7 @@ def backend(shared: Served) -> FakeBackend:
 
 @pytest.fixture
 def client(shared: Served, backend: FakeBackend) -> Iterator[Client]:
-    with Client(shared.url, timeout=20) as client:
+    with Client(shared.url, timeout=HANG_S) as client:
         yield client
 
 
@@ -157,7 +158,7 @@ def test_leaving_a_stream_cancels_the_request(client: Client, backend: FakeBacke
     next(stream)
     assert backend.wait_active(1)
     stream.close()  # type: ignore[attr-defined]
-    assert backend.wait_active(0, timeout=2.0)
+    assert backend.wait_active(0)
 
     async def leave() -> None:
         deltas = client.astream("SLOW")

@@ -15,7 +15,7 @@ from tests.waiting import HANG_S
 
 
 def _idle(*_: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0)
 
 
 def test_a_death_is_told_before_the_trio_looks_dead_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,6 +41,31 @@ def test_a_death_is_told_before_the_trio_looks_dead_and_once(monkeypatch: pytest
         assert not trio.alive
     finally:
         trio.stop()
+
+
+def test_a_runner_that_was_started_ahead_becomes_the_engine_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def spawn(module: str, extra: dict[str, str]) -> subprocess.Popen[bytes]:
+        started.append(module)
+        return _idle()
+
+    monkeypatch.setattr(launch, "_spawn", spawn)
+    ahead = launch.spawn_runner(2)
+    trio = launch.Trio(EngineConfig(model=str(tmp_path)), tmp_path, lambda name, code: None, None, ahead)
+    try:
+        assert trio.processes["runner"] is ahead
+        assert sorted(started) == ["radixrt.runner", "radixrt.scheduler", "radixrt.tokenizer"]
+    finally:
+        trio.stop()
+    assert ahead.returncode == 0
+    launch.dismiss(ahead)
+
+
+def test_a_runner_without_an_engine_ends_with_its_stdin() -> None:
+    ahead = launch.spawn_runner(1)
+    launch.dismiss(ahead)
+    assert ahead.returncode == 0
 
 
 def test_a_process_that_ends_before_it_has_read_its_config_is_a_death_like_another(

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import HANG_S
+
 SCRIPT = """
 import ctypes, os, struct, platform, subprocess, sys, threading
 from radixrt import slices
@@ -31,7 +33,7 @@ print(before[5] == 0 or after[5] == seen[0][5] == slices.SLICE_NS)  # kernels be
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's scheduler is meant")
 def test_a_thread_and_those_it_starts_get_short_slices() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=HANG_S)
     assert done.stdout.split() == ["True"] * 4, done.stderr
 
 

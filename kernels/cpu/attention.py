@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from radixrt.kernels.cpu.pieces import Band, Batch, Pool, Square, Stack, cut
+from radixrt.kernels.kv_lines import from_lines
 from radixrt.kernels.layout import AttentionLayout
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -27,11 +28,29 @@ def tree_attention(
     scale: float,
     sliding_window: int | None = None,
 ) -> torch.Tensor:
+    if keys.dtype != q.dtype:
+        # Lines are converted as they are gathered, the new tokens' own too: those are what other steps will read.
+        own = torch.from_numpy(layout.slots)
+        k, v = (from_lines(pool[:, own], torch.float32).transpose(0, 1) for pool in (keys, values))
+        return _attend(q.float(), k, v, keys, values, layout, scale, sliding_window).to(q.dtype)
+    return _attend(q, k, v, keys, values, layout, scale, sliding_window)
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    layout: AttentionLayout,
+    scale: float,
+    sliding_window: int | None,
+) -> torch.Tensor:
     tokens, heads, width = q.shape
     kv_heads, slots, _ = keys.shape
     pool = Pool(kv_heads, slots, q.dtype)
     pieces = layout.derive((pool, sliding_window), lambda: cut(layout, pool, sliding_window))
-    q = q.view(tokens, kv_heads, heads // kv_heads, width)
+    q = q.reshape(tokens, kv_heads, heads // kv_heads, width)
     if len(pieces.own) == 1 and not pieces.shared:
         out, _ = _own(pieces.own[0], q, k, v, keys, values, scale)
         return out.reshape(tokens, heads, width)
@@ -71,14 +90,19 @@ def _own(
             return _per_head(q[at], k[at].transpose(0, 1), v[at].transpose(0, 1), scale, None)
         case Band():
             return _per_head(
-                q[piece.first : piece.end], keys[:, piece.slots], values[:, piece.slots], scale, piece.mask
+                q[piece.first : piece.end],
+                from_lines(keys[:, piece.slots], q.dtype),
+                from_lines(values[:, piece.slots], q.dtype),
+                scale,
+                piece.mask,
             )
 
 
 def _stack(piece: Stack, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> Partial:
     tokens, (_, kv_heads, group, width) = piece.end - piece.first, q.shape
     folded = q[piece.first : piece.end].transpose(0, 1).reshape(kv_heads, 1, tokens * group, width)
-    out, lse = _flash(folded, keys[:, None, piece.slots], values[:, None, piece.slots], scale=scale)
+    gathered = (from_lines(pool[:, None, piece.slots], q.dtype) for pool in (keys, values))
+    out, lse = _flash(folded, *gathered, scale=scale)
     return (
         out.view(kv_heads, tokens, group, width).transpose(0, 1),
         lse.view(kv_heads, tokens, group).transpose(0, 1),
@@ -88,7 +112,10 @@ def _stack(piece: Stack, q: torch.Tensor, keys: torch.Tensor, values: torch.Tens
 def _batch(piece: Batch, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> Partial:
     _, kv_heads, group, width = q.shape
     lines = piece.size * kv_heads
-    gathered = (x.view(-1, width).index_select(0, piece.index).view(lines, 1, -1, width) for x in (keys, values))
+    gathered = (
+        from_lines(pool.view(-1, pool.shape[-1]).index_select(0, piece.index), q.dtype).view(lines, 1, -1, width)
+        for pool in (keys, values)
+    )
     out, lse = _flash(q[piece.tokens].reshape(lines, 1, group, width), *gathered, attn_mask=piece.mask, scale=scale)
     return out.view(piece.size, kv_heads, group, width), lse.view(piece.size, kv_heads, group)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from radixrt.kernels.kv_lines import to_lines
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(x, weight.shape, weight, eps)
@@ -26,8 +28,8 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
 
 
 def write_kv(k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
-    keys.index_copy_(1, slots, k.transpose(0, 1))
-    values.index_copy_(1, slots, v.transpose(0, 1))
+    keys.index_copy_(1, slots, to_lines(k.transpose(0, 1), keys.dtype))
+    values.index_copy_(1, slots, to_lines(v.transpose(0, 1), values.dtype))
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

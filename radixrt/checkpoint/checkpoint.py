@@ -94,7 +94,10 @@ class Checkpoint:
         tokenizer.json is made when it is asked for. ModelError as there, or from `tokenizer_json`."""
         if override is not None or self.gguf is None:
             return self.vocabulary(override)
-        size = size_from_gguf(self.gguf.metadata)
+        try:
+            size = size_from_gguf(self.gguf.metadata)
+        except ModelError:
+            return self.vocabulary()  # which says what can be done
         return _IdsOfGguf(self, size, tuple(index for index in self.eos_token_ids if index < size))
 
     def vocabulary_size(self, override: str | None = None) -> int:

@@ -31,9 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(arguments, runner)
     finally:
         gc.enable()
-        if runner is not None and runner.stdin is not None:
-            runner.stdin.close()  # ends one that no engine has taken
-            runner.wait()
+        if runner is not None:
+            from radixrt.launch import dismiss
+
+            dismiss(runner)  # where no engine has taken it
 
 
 def _runner_ahead(arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:

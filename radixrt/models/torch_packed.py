@@ -72,7 +72,7 @@ class _Piece:
         self.scales = both.bfloat16().contiguous()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scales)
+        y: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scales)
         return y[:, : self.outputs]
 
 

@@ -96,7 +96,7 @@ class PlainPasses:
     """Each waited for."""
 
     def __init__(self, model: Model, kv: torch.Tensor, *, vocabulary: int) -> None:
-        """kv: [layers, 2, kv_heads, slots, head_dim]; ids from `vocabulary` on are never guessed."""
+        """kv: [layers, 2, kv_heads, slots, line]; ids from `vocabulary` on are never guessed."""
         self._model = model
         self._kv = kv
         self._vocabulary = vocabulary

@@ -89,7 +89,7 @@ def load(
     else:
         stepper = Stepper(model, kv, **sizes, draft=None if part.draft is None else part.draft.beside(tokens))
     whole = PoolShape.of(facts, shape.dtype)
-    dtype, form = str(model.dtype).removeprefix("torch."), _weights_form(model)
+    dtype, form = str(model.dtype).removeprefix("torch."), _weights_form(part.model)
     tier = open_tier(config, checkpoint, whole, dtype, form, hashed)
     if tier is not None and ranks is not None and part.group is not None:
         mover = RankedMover(kv, RankChunks(facts, part.group), ranks.tell)
@@ -168,12 +168,11 @@ def load_part(config: RunnerConfig, progress: Progress, checkpoint: Checkpoint |
     return Part(checkpoint, model, precision, shape, context_length, tokens, group, draft)
 
 
-def _weights_form(model: CausalLM) -> str:
+def _weights_form(model: Decoder) -> str:
     """In which form the model's matrices are multiplied, in words."""
-    narrow = getattr(model, "narrow", None)
-    if narrow is not None:
-        return narrow.description
-    return "as loaded" if getattr(model, "packed_head", None) is None else "packed, by torch"
+    if model.narrow is not None:
+        return model.narrow.description
+    return "as loaded" if model.packed_head is None else "packed, by torch"
 
 
 def warm_up(stepper: Stepper) -> None:

@@ -7,6 +7,7 @@ composed of single operators: weights are then of the type of activations, float
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,9 @@ from radixrt.checkpoint import Checkpoint
 from radixrt.config import KvDType, RunnerConfig, Weights
 from radixrt.errors import StartupError
 from radixrt.kernels import Kernels, instruction_sets
+from radixrt.kernels.build import rung_of
+from radixrt.kernels.cpu.native.binding import library
+from radixrt.kernels.instruction_sets import InstructionSet
 from radixrt.models import narrow, torch_packed
 from radixrt.models.blocks import Decoder
 from radixrt.models.narrow import Obstacle
@@ -121,7 +125,7 @@ def _choose_kv(
     if config.kv_dtype == "auto":
         if obstacle is not None or config.dtype == "float32":
             return dtype
-        return torch.bfloat16 if instruction_sets.current().bf16 else torch.float16
+        return torch.bfloat16 if kernels_rung().bf16 else torch.float16
     if config.kv_dtype not in KV_TYPES:
         raise StartupError(
             f"kv_dtype must be auto, {', '.join(KV_TYPES)}, but is {config.kv_dtype!r}", param="kv_dtype"
@@ -155,7 +159,16 @@ def describe(precision: Precision, model: Decoder, threads: int) -> str:
     else:
         form = f"{'packed' if model.packed_head is not None else _name(model.dtype)} weights by torch"
     count = f"{threads} thread{'s' if threads != 1 else ''}"
-    return f"{instruction_sets.current().name}, {form}, {kv}, {count}"
+    return f"{kernels_rung().name}, {form}, {kv}, {count}"
+
+
+def kernels_rung() -> InstructionSet:
+    """What the compiled kernels in use were made for, which may be less than this CPU has; without any: what it has."""
+    loaded, rung = library(), instruction_sets.current()
+    if loaded is None:
+        return rung
+    name = rung_of(Path(loaded._name))
+    return next((lower for lower in instruction_sets.available() if lower.name == name), rung)
 
 
 def _name(dtype: torch.dtype) -> str:

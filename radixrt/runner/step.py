@@ -69,7 +69,7 @@ class Stepper:
         context_length: int,
         draft: DraftModel | None = None,
     ) -> None:
-        """kv: [layers, 2, kv_heads, slots, head_dim]; vocab_size: width of the logits, of which the tokenizer knows
+        """kv: [layers, 2, kv_heads, slots, line]; vocab_size: width of the logits, of which the tokenizer knows
         the first `vocabulary` ids."""
         self._model = model
         self._sparing = model if isinstance(model, Sparing) else None

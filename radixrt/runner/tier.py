@@ -94,7 +94,7 @@ class TierWorker:
     """`take` and `advance` are for the thread that runs the steps, neither ever waits for the disk."""
 
     def __init__(self, tier: Tier, kv: torch.Tensor, mover: Mover | None = None) -> None:
-        """kv: the pool, [layers, 2, kv_heads, slots, head_dim], which `mover` moves chunks of; `tier` is the thread's
+        """kv: the pool, [layers, 2, kv_heads, slots, line], which `mover` moves chunks of; `tier` is the thread's
         alone from now on."""
         self._tier = tier
         self._mover = HostMover(kv) if mover is None else mover
@@ -250,9 +250,9 @@ class TierWorker:
 
 
 def copy_out(kv: torch.Tensor, slots: np.ndarray) -> np.ndarray:
-    """Chunks of the pool, uint8[n, bytes of a chunk]. kv [layers, 2, kv_heads, slots, head_dim]; slots int32[n, C].
+    """Chunks of the pool, uint8[n, bytes of a chunk]. kv [layers, 2, kv_heads, slots, line]; slots int32[n, C].
 
-    A chunk is [layers, 2, kv_heads, C, head_dim] in the pool's dtype.
+    A chunk is [layers, 2, kv_heads, C, line] in the pool's dtype.
     """
     parts, width = kv.shape[:3].numel(), kv.shape[4] * kv.itemsize
     chunks = np.empty((len(slots), parts, slots.shape[1], width), np.uint8)

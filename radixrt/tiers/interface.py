@@ -17,7 +17,7 @@ class Tier(Protocol):
     """Keeps payloads of one size (`chunk_bytes`) under keys, and drops old ones to stay within its capacity.
 
     One thread of the runner calls it, never the one that computes; so a call may take its time. A payload is opaque:
-    the keys and values of CHUNK tokens, [layers, 2, kv_heads, CHUNK, head_dim] in the pool's dtype. A store that others
+    the keys and values of CHUNK tokens, [layers, 2, kv_heads, CHUNK, line] in the pool's dtype. A store that others
     write to, too (LMCache, Mooncake: one store for a cluster), names new keys in `added` and lost ones in `dropped`;
     keys must then be told apart by the model they belong to, for which `Fingerprint.digest` is there.
     """

@@ -10,6 +10,8 @@ from runpy import run_path
 
 import pytest
 
+from tests.waiting import HANG_S
+
 CHECK = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 BARE = """
 import importlib.util, runpy, sys
@@ -34,7 +36,7 @@ def test_it_runs_on_a_bare_machine(tmp_path: Path, long: bool) -> None:
     """The model's part, and with --long all of it."""
     parts = "123" if long else "3"
     command = [sys.executable, "-P", "-c", BARE, str(CHECK), "--smoke", "--parts", parts, "--out", str(tmp_path)]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
     assert ran.returncode == 0, ran.stderr[-2000:]
     report = json.loads((tmp_path / "gpu_check.json").read_text())
     assert report["smoke"] and len(report["model"]) == 4

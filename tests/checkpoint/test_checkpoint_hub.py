@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from checkpoint_stand_ins import Answer, StandIn, send
 
+from tests.waiting import HANG_S
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PLAIN = {
     "config.json": b'{"model_type": "llama"}',
@@ -85,7 +87,7 @@ def ask(stand_in: StandIn | str, own_home: Path, name: str, *, download: bool = 
     environ = kept | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(own_home.parent / "hub"), "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script, name],
-        capture_output=True, text=True, check=False, timeout=60, env=environ, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, check=False, timeout=HANG_S, env=environ, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

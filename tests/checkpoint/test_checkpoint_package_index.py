@@ -18,6 +18,7 @@ from radixrt.checkpoint.package_index import (
     pip_configuration,
 )
 from radixrt.errors import ModelError
+from tests.waiting import HANG_S
 
 HTML = b"""<!DOCTYPE html><html><head><base href="/pool/"></head><body>
 <a href="ab/tiny-1.tar.gz#sha256=00">tiny-1.tar.gz</a><br>
@@ -46,7 +47,7 @@ def test_pages_that_are_not_there_or_broken(stand_in: StandIn) -> None:
 def test_an_index_that_cannot_be_reached(stand_in: StandIn) -> None:
     url = stand_in.url
     stand_in.server.server_close()
-    with httpx.Client(timeout=2) as client, pytest.raises(ModelError, match="cannot be reached"):
+    with httpx.Client(timeout=HANG_S) as client, pytest.raises(ModelError, match="cannot be reached"):
         find_file(client, url, "tiny", "x.whl")
 
 

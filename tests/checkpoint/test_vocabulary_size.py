@@ -19,6 +19,15 @@ def test_smollm2(smollm2_path: Path) -> None:
     assert checkpoint.vocabulary_size() == checkpoint.vocabulary().size
 
 
+def test_token_ids_are_those_of_the_tokenizer(smollm2_path: Path, tiny_path: Path) -> None:
+    for path in (smollm2_path, tiny_path):
+        checkpoint = open_checkpoint(path)
+        ids, whole = checkpoint.token_ids(), open_checkpoint(path).vocabulary()
+        assert (ids.size, ids.eos_ids, ids.tokenizer_json()) == (whole.size, whole.eos_ids, whole.tokenizer_json())
+    override = checkpoint.token_ids(str(tiny_path / "tokenizer.json"))
+    assert override.size == whole.size
+
+
 @pytest.mark.parametrize(
     ("tokens", "types"),
     [

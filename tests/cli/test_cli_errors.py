@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
 from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
 
 import radixrt
+from radixrt import launch
 from radixrt.cli import main
 from radixrt.errors import ModelError, NotFound
 
@@ -139,3 +142,21 @@ def test_a_key_in_the_environment_is_no_option_of_the_command_line(
     (tmp_path / "script.py").write_text("")
     assert exit_code(["run", str(tmp_path / "script.py")]) == 0
     assert len(fake_engine) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ahead"), [(["--nonsense"], True), (["--help"], False), (["--threads=x"], False)]
+)
+def test_a_server_that_does_not_start_leaves_no_runner(
+    arguments: list[str], ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(threads: int) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL))
+        return started[-1]
+
+    monkeypatch.setattr(launch, "spawn_runner", spawn)
+    assert exit_code(["serve", "smollm2-135m", *arguments]) == (0 if arguments == ["--help"] else 2)
+    assert len(started) == ahead and all(process.returncode == 0 for process in started)
+    assert gc.isenabled()

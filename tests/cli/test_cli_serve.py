@@ -21,6 +21,7 @@ import pytest
 
 from radixrt.cli.serve import curl
 from radixrt.results import ModelInfo
+from tests.waiting import HANG_S, all_end
 
 COMMAND = [sys.executable, "-m", "radixrt", "serve"]
 
@@ -77,7 +78,7 @@ def test_it_says_what_it_serves_and_a_signal_ends_it_cleanly(smollm2_path: Path,
         assert "2,048 KV tokens" in text
         assert httpx.get(f"{url}/health").status_code == 200
         process.send_signal(signum)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(HANG_S) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
 
@@ -95,10 +96,9 @@ def test_a_signal_while_the_model_loads_ends_it_cleanly(tiny_path: Path) -> None
             first = process.stderr.readline()
             children = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(number)
-            assert process.wait(timeout=20) == 0
+            assert process.wait(HANG_S) == 0
             assert "Traceback" not in process.stderr.read()
-            _, alive = psutil.wait_procs(children, timeout=10)
-            assert not alive and not list(Path(sockets.name).glob("radixrt-*"))
+            assert all_end(children) and not list(Path(sockets.name).glob("radixrt-*"))
         port = int(first.split("http://127.0.0.1:")[1].split()[0])
         socket.create_server(("127.0.0.1", port)).close()
 
@@ -106,7 +106,7 @@ def test_a_signal_while_the_model_loads_ends_it_cleanly(tiny_path: Path) -> None
 def refuses(url: str) -> bool:
     """Whether a server takes no new connection any more."""
     try:
-        httpx.get(f"{url}/health", timeout=20)
+        httpx.get(f"{url}/health", timeout=HANG_S)
     except httpx.TransportError:
         return True
     return False
@@ -119,16 +119,15 @@ def test_a_second_signal_stops_at_once(tiny_path: Path) -> None:
     body = {"prompt": "a", "max_tokens": 1900, "n": 16, "ignore_eos": True, "stream": True, "logprobs": 5}
     with serving("--drain-timeout-s", "300", model=str(tiny_path)) as (process, url, _):
         children = psutil.Process(process.pid).children(recursive=True)
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=HANG_S) as response:
             assert response.status_code == 200
             process.send_signal(signal.SIGTERM)
             while not refuses(url):
                 assert process.poll() is None
             assert process.poll() is None
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=20) == 0
-        _, alive = psutil.wait_procs(children, timeout=10)
-        assert not alive
+            assert process.wait(HANG_S) == 0
+        assert all_end(children)
 
 
 def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> None:
@@ -137,8 +136,8 @@ def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> Non
     with serving("--on-engine-death", "exit") as (process, _, _):
         runner = next(child for child in psutil.Process(process.pid).children() if "radixrt.runner" in child.cmdline())
         runner.kill()
-        runner.wait(timeout=10)
-        assert process.wait(timeout=30) == 1
+        runner.wait(HANG_S)
+        assert process.wait(HANG_S) == 1
         assert process.stderr is not None
         assert re.search(r"^error: ", process.stderr.read(), re.MULTILINE)
 
@@ -146,14 +145,16 @@ def test_a_dead_engine_process_ends_the_server_with_1(smollm2_path: Path) -> Non
 def test_a_port_that_is_taken_is_an_error_in_one_line(smollm2_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        result = subprocess.run([*COMMAND, "smollm2-135m", "--port", port], capture_output=True, text=True, timeout=60)
+        result = subprocess.run(
+            [*COMMAND, "smollm2-135m", "--port", port], capture_output=True, text=True, timeout=HANG_S
+        )
     assert result.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_an_unknown_model_is_an_error_in_a_line_or_two() -> None:
-    result = subprocess.run([*COMMAND, "no such model", "--port", "0"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*COMMAND, "no such model", "--port", "0"], capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 1
     assert "error: no model is called 'no such model'" in result.stderr
     assert "Traceback" not in result.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from radixrt.demo import inputs
 from radixrt.demo.programs import LABELS, Intake
+from tests.waiting import HANG_S
 
 NUMBERS = re.compile(r"prompt tokens +([\d,]+), ([\d,]+) of them from the tree")
 GENERATED = re.compile(r"generated +([\d,]+) tokens, ([\d.]+) tokens/s")
@@ -22,7 +23,7 @@ GENERATED = re.compile(r"generated +([\d,]+) tokens, ([\d.]+) tokens/s")
 def demo(smollm2_path: Path) -> subprocess.CompletedProcess[str]:
     """One run of the demo, which the tests below read."""
     command = [sys.executable, "-m", "radixrt", "demo", "--kv-tokens", "20000"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
 
 
 @pytest.fixture(scope="module")

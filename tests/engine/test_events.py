@@ -16,6 +16,7 @@ from radixrt import Engine, SamplingParams
 from radixrt.scheduler.events import BLOCK, END, TOPIC, Cleared, EventBatch, Stored, block_hashes, root_hash
 from radixrt.scheduler.events import replay_endpoint as beside
 from tests.server.conftest import serving
+from tests.waiting import HANG_S
 
 ONE = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
@@ -58,7 +59,7 @@ class Router:
         """Ask for all that has not been heard."""
         self.asked.send_multipart([b"", struct.pack(">Q", self.next)])
         while True:
-            assert self.asked.poll(10_000), "the replay did not come"
+            assert self.asked.poll(HANG_S * 1000), "the replay did not come"
             _, number, batch = self.asked.recv_multipart()
             if number == END:
                 return
@@ -188,7 +189,7 @@ def test_each_metric_moves_when_it_should(small_engine: Engine, scraped: Any) ->
     assert warm["shared_attention_saved_tokens_total"] == 0, "one row alone shares nothing"
 
     async def many() -> None:
-        long = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+        long = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)  # so that all are there at once
         await asyncio.gather(*(engine.agenerate([*stem, 10 + n], long) for n in range(4)))
 
     together = change(lambda: asyncio.run(many()))

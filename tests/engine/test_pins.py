@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from itertools import count
 
 import pytest
@@ -12,6 +11,7 @@ from radixrt import Engine, SamplingParams
 from radixrt.errors import InvalidRequest, NotFound
 from radixrt.lang import ProgramError, assistant, function, gen, select, user
 from radixrt.results import CacheReport, Usage
+from tests.waiting import until
 
 REPORT = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True, return_cache_report=True)
 POLICY = "Parcels that have not arrived within ten days are sent again, free of charge, to the same address. " * 3
@@ -25,11 +25,8 @@ def mine(small_engine: Engine) -> Engine:
 
 
 def gone(engine: Engine) -> bool:
-    """Whether no pin is left, at latest after ten seconds; asked again and again, without a pause."""
-    end = time.monotonic() + 10
-    while engine.cache().pins:
-        if time.monotonic() > end:
-            return False
+    """Whether no pin is left, sooner or later."""
+    until(lambda: not engine.cache().pins)
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from radixrt.messages import AppendProgram, ChatMessage, ChatPrompt, OpenProgram
 from radixrt.params import ChoicesMethod
 from radixrt.programs import Program
 from radixrt.segments import Gen, Select, Text
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,13 @@ def greedy(max_tokens: int, **fields: object) -> SamplingParams:
 
 
 def assert_idle(engine: Engine) -> None:
-    """Within a moment nothing runs or waits, and no node is locked."""
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
+    """Nothing runs or waits any more, and no node is locked."""
+
+    def idle() -> bool:
         stats = engine.stats()
-        if not stats.running and not stats.waiting and not sum(node.locks for node in engine.tree()):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"something is left: {engine.stats()}")
+        return not (stats.running or stats.waiting or sum(node.locks for node in engine.tree()))
+
+    until(idle, "something is left")
 
 
 def ids_of(engine: Engine, text: str, *, first: bool) -> list[int]:

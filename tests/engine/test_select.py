@@ -101,7 +101,8 @@ def test_ids_and_a_trie_wider_than_a_step(tiny: Engine, reference: Reference) ->
     assert found.choice is None and found.token_ids == tuple(map(tuple, options))
     for row, option in zip(found.logprobs[::9], options[::9], strict=True):
         assert row == pytest.approx(reference([5, 6, 7], option), abs=1e-4)
-    assert tiny.score([5, 6, 7], options).logprobs == list(found.logprobs)
+    # Another partition of the trie into steps, in which products may sum in another order.
+    assert close(tiny.score([5, 6, 7], options).logprobs, found.logprobs)
 
 
 def test_a_program_asks_once_a_select_and_gets_what_the_engine_gives(tiny: Engine, reference: Reference) -> None:

@@ -113,7 +113,7 @@ def test_an_ambiguous_grammar_of_3000_characters_is_bounded(vocabulary: Vocabula
     with pytest.raises(MatcherFailed, match=r"took .* the limit is 0\.\d s"):
         run()
     assert 0 < steps < 2999
-    assert matcher.spent_s < 1.0  # type: ignore[attr-defined]
+    assert matcher.spent_s <= budget.max_row_s + budget.max_step_s  # type: ignore[attr-defined]
     with pytest.raises(MatcherFailed):
         matcher.fill(mask, 0)
     assert not mask.any()

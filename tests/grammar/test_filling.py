@@ -11,6 +11,7 @@ from radixrt.errors import GenerationFailed, Overloaded
 from radixrt.grammar import GrammarDeadEnd, MaskFiller, MatcherFailed
 from radixrt.grammar.errors import TooComplex
 from radixrt.grammar.filling import _Round
+from tests.waiting import HANG_S
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_what_begins_to_write_late_is_not_taken(release: threading.Event) -> Non
     (error,) = filler.run([late])
     assert entered.is_set() and isinstance(error, Overloaded)
     release.set()
-    assert left.wait(30)
+    assert left.wait(HANG_S)
     assert filler.run([lambda: None]) == [None]
 
 
@@ -118,5 +119,5 @@ def test_its_threads_end_with_it() -> None:
     assert began
     del filler
     for thread in began:
-        thread.join(10)
+        thread.join(HANG_S)
         assert not thread.is_alive()

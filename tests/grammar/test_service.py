@@ -227,3 +227,18 @@ def test_a_model_without_end_tokens_is_a_refusal_not_a_crash(vocabulary: Vocabul
         assert isinstance(answer, ConstraintError) and "no end token" in answer.message
     finally:
         service.close()
+
+
+def test_a_worker_starts_with_the_first_constraint_or_when_it_is_asked_for(
+    vocabulary: Vocabulary, vocab_size: int
+) -> None:
+    for asked in (False, True):
+        service = CompileService(vocabulary, vocab_size, service_limits=ServiceLimits(workers=1), start=False)
+        assert not service.started and not service.worker_pids()
+        if asked:
+            service.start()
+            service.start()
+            assert service.started
+        assert not isinstance(fetch(service, GOOD), RadixrtError)
+        assert len(service.worker_pids()) == 1
+        service.close()

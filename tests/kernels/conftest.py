@@ -34,7 +34,7 @@ def runnable(name: str) -> InstructionSet | None:
     if name == "avx_vnni" and name not in rungs and "avx512_vnni" in rungs:
         hidden = ("F", "BW", "CD", "DQ", "VL", "VNNI")
         flags = [f"-U__AVX512{part}__" for part in hidden]
-        same = {f"_mm256_dpbusd{s}_avx_epi32": f"_mm256_dpbusd{s}_epi32" for s in ("", "s")}
+        same = {f"_mm256_{name}_avx_epi32": f"_mm256_{name}_epi32" for name in ("dpbusd", "dpbusds", "dpwssd")}
         flags += ["-D__AVXVNNI__=1", *(f"-D{old}={new}" for old, new in same.items())]
         return InstructionSet(name, (*rungs["avx512_vnni"].flags, *flags), frozenset())
     return rungs.get(name)

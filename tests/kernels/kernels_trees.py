@@ -9,6 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from radixrt.kernels import AttentionLayout
+from radixrt.kernels.kv_lines import from_lines, to_lines
 
 GARBAGE = 40
 """Slots of the pool that nothing owns; the tests fill them with NaN."""
@@ -107,7 +108,17 @@ class Inputs:
     values: torch.Tensor
 
 
-def inputs(tree: Tree, heads: int, kv_heads: int, width: int, dtype: torch.dtype, seed: int) -> Inputs:
+def inputs(
+    tree: Tree,
+    heads: int,
+    kv_heads: int,
+    width: int,
+    dtype: torch.dtype,
+    seed: int,
+    pool_dtype: torch.dtype | None = None,
+) -> Inputs:
+    """Standard normal numbers of `dtype`, in a pool of `pool_dtype` (or the same)."""
+    pool_dtype = pool_dtype or dtype
     rng = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
@@ -123,13 +134,14 @@ def inputs(tree: Tree, heads: int, kv_heads: int, width: int, dtype: torch.dtype
     for pool, own in ((keys, qk[:, heads:]), (values, v)):
         pool[:, new] = own.transpose(0, 1)
         pool[:, garbage] = float("nan")
-    return Inputs(qk[:, :heads], qk[:, heads:], v, keys, values)
+    return Inputs(qk[:, :heads], qk[:, heads:], v, to_lines(keys, pool_dtype), to_lines(values, pool_dtype))
 
 
 def expected(tree: Tree, x: Inputs, scale: float, window: int | None) -> torch.Tensor:
     """float64[T, H, D]: softmax over what each token reads, a token and a head at a time."""
     heads, kv_heads = x.q.shape[1], x.k.shape[1]
     out = torch.empty(x.q.shape, dtype=torch.float64)
+    keys, values = from_lines(x.keys, torch.float64), from_lines(x.values, torch.float64)
     at = 0
     for row, new in enumerate(tree.new_lens):
         for i in range(new):
@@ -138,7 +150,7 @@ def expected(tree: Tree, x: Inputs, scale: float, window: int | None) -> torch.T
                 slots = slots[-window:]
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
-                k, v = x.keys[kv_head, slots].double(), x.values[kv_head, slots].double()
+                k, v = keys[kv_head, slots], values[kv_head, slots]
                 out[at, head] = torch.softmax(k @ x.q[at, head].double() * scale, 0) @ v
             at += 1
     return out

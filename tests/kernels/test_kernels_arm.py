@@ -1,4 +1,4 @@
-"""The library for 64-bit Arm, cross-compiled and run under an emulator: products and choices against float64.
+"""The library for 64-bit Arm, cross-compiled and run under an emulator: against float64.
 
 Skipped where there is no aarch64-linux-gnu-g++ or no qemu-aarch64 (Debian: g++-aarch64-linux-gnu and qemu-user).
 """
@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernels_trees import Tree, expected, inputs
 
 from radixrt.kernels import compiler, instruction_sets
-from radixrt.kernels.cpu.native.binding import Choice, Linear
+from radixrt.kernels.cpu.native.binding import Choice, Heads, Linear, Reads
 from radixrt.kernels.cpu.native.packed import Groups, packed_bytes, quantize
+from radixrt.kernels.cpu.native.reads import segments as reads_of
 
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 PREFIX = Path("/usr/aarch64-linux-gnu")
@@ -135,7 +137,7 @@ def weight(
 def test_products(emulated: Emulated, bits: int, outputs: int, inputs: int) -> None:
     linear, dense, calls = weight(emulated, bits, outputs, inputs)
     made = emulated.put(linear)
-    expected = {}
+    truths = {}
     for rows in (1, 3, 4, 13):
         x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(rows))
         if bits != 16:  # integers up to 127 in each group of inputs are their own 8-bit form
@@ -145,9 +147,9 @@ def test_products(emulated: Emulated, bits: int, outputs: int, inputs: int) -> N
             x = x.bfloat16() if half else x
             y = emulated.room(4 * rows * outputs)
             calls.append(("radixrt_linear", made, emulated.put(x), half, rows, y))
-            expected[y] = (x.double() @ dense.T).numpy()
+            truths[y] = (x.double() @ dense.T).numpy()
     emulated.call(*calls)
-    for y, truth in expected.items():
+    for y, truth in truths.items():
         error = np.abs(emulated.get(y, truth.shape) - truth)
         assert error.max() < 2e-3 * np.abs(truth).max()
 
@@ -181,6 +183,31 @@ def test_the_choice_is_the_largest_output_that_is_allowed(emulated: Emulated, bi
     assert np.array_equal(emulated.get(logits, (outputs,)), all_outputs[4])
 
 
+@pytest.mark.parametrize("window", [None, 20])
+def test_attention_in_float32(emulated: Emulated, window: int | None) -> None:
+    """Two chunks and a decode row over a shared span of 150 scattered slots."""
+    heads, kv_heads, width = 6, 2, 32
+    slots = np.random.default_rng(0).permutation(400)
+    span, rest = slots[:150], slots[150:]
+    new, private = [rest[:9], rest[9:10], rest[10:13]], [rest[20:21], rest[30:107], rest[110:110]]
+    reads = [np.concatenate([span, part]) for part in private]
+    tree = Tree([9, 1, 3], new, reads, private, [(span, 0, 3)], 400)
+    x = inputs(tree, heads, kv_heads, width, torch.float32, 0)
+    own, segments = reads_of(tree.layout())
+    out = emulated.room(x.q.numel() * 4)
+    who = Reads(
+        tokens=len(x.q), segments_count=len(segments), window=window or 0, segments=emulated.put(segments),
+        slots=emulated.put(own), positions=emulated.put(np.ascontiguousarray(tree.layout().positions)),
+    )  # fmt: skip
+    what = Heads(
+        q=emulated.put(x.q), keys=emulated.put(x.keys), values=emulated.put(x.values), out=out, q_stride=heads * width,
+        pool=x.keys.shape[1], kv_heads=kv_heads, group=heads // kv_heads, width=width, scale=0.2,
+    )  # fmt: skip
+    emulated.call(("radixrt_attention", emulated.put(who), emulated.put(what), 0))
+    truth = expected(tree, x, 0.2, window).numpy()
+    np.testing.assert_allclose(emulated.get(out, truth.shape), truth, atol=1e-5)
+
+
 def test_pointwise(emulated: Emulated) -> None:
     rows, width, eps = 3, 36, 1e-5
     draw = torch.Generator().manual_seed(0)
@@ -193,8 +220,8 @@ def test_pointwise(emulated: Emulated) -> None:
         ("radixrt_silu_mul", emulated.put(both), rows, width, gated, 0),
     )
     total = (x + residual).double()
-    expected = total / (total.pow(2).mean(-1, keepdim=True) + eps).sqrt() * scale.double()
-    np.testing.assert_allclose(emulated.get(normed, (rows, width)), expected.numpy(), rtol=1e-5, atol=1e-5)
+    normal = total / (total.pow(2).mean(-1, keepdim=True) + eps).sqrt() * scale.double()
+    np.testing.assert_allclose(emulated.get(normed, (rows, width)), normal.numpy(), rtol=1e-5, atol=1e-5)
     gate, up = both.double().split(width, dim=1)
-    expected = torch.nn.functional.silu(gate) * up
-    np.testing.assert_allclose(emulated.get(gated, (rows, width)), expected.numpy(), rtol=1e-5, atol=1e-5)
+    product = torch.nn.functional.silu(gate) * up
+    np.testing.assert_allclose(emulated.get(gated, (rows, width)), product.numpy(), rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ from kernels_trees import Tree, expected, inputs, trees
 from radixrt import kernels
 from radixrt.kernels import Kernels
 from radixrt.kernels.cpu import native, pieces
+from radixrt.kernels.kv_lines import to_lines
 
 LONG_RUN = 24
 """Runs count as long from here in these tests, so that small pools hold some."""
@@ -19,6 +20,8 @@ LONG_RUN = 24
 # Inputs are standard normal: outputs are of size about 1 / sqrt(keys read). float32: the promise of 1e-5. bfloat16: two
 # roundings (of the weights or of a partial result, and of the output), each at most 2^-9 of a value that may reach 4.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.03}
+POOLS = [None, torch.float32, torch.bfloat16, torch.float16, torch.int8]
+"""Types of the pool; None: that of the queries."""
 SHAPES = [(9, 3, 16), (4, 4, 8), (4, 1, 32)]
 
 
@@ -28,15 +31,32 @@ def _short_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "BUCKET_COST", 20)
 
 
-def check(ops: Kernels, tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int):
-    x = inputs(tree, *shape, dtype, seed)
+def tolerance(dtype: torch.dtype, pool_dtype: torch.dtype, compiled: bool) -> float:
+    """Of `dtype`; a compiled kernel also rounds queries and weights, for bfloat16 pools to that type (where the CPU
+    multiplies it) and for int8 pools to 16-bit integers. What a pool's rounding costs is not in it."""
+    rounded = {torch.bfloat16: TOLERANCE[torch.bfloat16], torch.int8: 2e-3}.get(pool_dtype, 0.0)
+    return max(TOLERANCE[dtype], rounded) if compiled else TOLERANCE[dtype]
+
+
+def check(
+    ops: Kernels,
+    tree: Tree,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    window: int | None,
+    seed: int,
+    pool_dtype: torch.dtype | None = None,
+) -> None:
+    pool_dtype = pool_dtype or dtype
+    x = inputs(tree, *shape, dtype, seed, pool_dtype)
     scale = shape[2] ** -0.5
     truth = expected(tree, x, scale, window)
     with torch.inference_mode():
         out = ops.tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), scale, window)
     assert out.dtype == dtype and out.shape == x.q.shape
     # NaN anywhere (a slot that nobody may read) fails this too.
-    assert float((out.double() - truth).abs().max()) < TOLERANCE[dtype]
+    error = float((out.double() - truth).abs().max())
+    assert error < tolerance(dtype, pool_dtype, ops is native)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -44,27 +64,41 @@ def check(ops: Kernels, tree: Tree, shape: tuple[int, int, int], dtype: torch.dt
     tree=trees(LONG_RUN),
     shape=st.sampled_from(SHAPES),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    pool_dtype=st.sampled_from(POOLS),
     window=st.sampled_from([None, None, 1, 4, 40]),
     seed=st.integers(0, 2**31),
 )
 def test_matches_float64(
-    plain: Kernels, tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int
+    plain: Kernels,
+    tree: Tree,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    pool_dtype: torch.dtype | None,
+    window: int | None,
+    seed: int,
 ) -> None:
-    check(plain, tree, shape, dtype, window, seed)
+    check(plain, tree, shape, dtype, window, seed, pool_dtype)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     tree=trees(70),  # above the 64 keys that it takes at a time
-    shape=st.sampled_from([*SHAPES, (9, 3, 64), (2, 2, 128), (6, 2, 22)]),
+    shape=st.sampled_from([*SHAPES, (9, 3, 64), (2, 2, 128), (6, 2, 22), (8, 1, 66), (2, 1, 256)]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    pool_dtype=st.sampled_from(POOLS),
     window=st.sampled_from([None, None, 1, 4, 40]),
     seed=st.integers(0, 2**31),
 )
 def test_compiled_matches_float64(
-    target: str, tree: Tree, shape: tuple[int, int, int], dtype: torch.dtype, window: int | None, seed: int
+    target: str,
+    tree: Tree,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    pool_dtype: torch.dtype | None,
+    window: int | None,
+    seed: int,
 ) -> None:
-    check(native, tree, shape, dtype, window, seed)
+    check(native, tree, shape, dtype, window, seed, pool_dtype)
 
 
 def decode_rows(rows: int, private: int, shared: int) -> Tree:
@@ -77,14 +111,46 @@ def decode_rows(rows: int, private: int, shared: int) -> Tree:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("pool_dtype", POOLS[1:], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("window", [None, 700])
 @pytest.mark.parametrize(("rows", "private", "shared"), [(1, 900, 1), (5, 40, 1300), (40, 3, 130)])
 def test_keys_are_split_among_threads(
-    target: str, rows: int, private: int, shared: int, window: int | None, dtype: torch.dtype
+    target: str,
+    rows: int,
+    private: int,
+    shared: int,
+    window: int | None,
+    dtype: torch.dtype,
+    pool_dtype: torch.dtype,
 ) -> None:
     """Long contexts of few rows: several tasks see a part of the keys each. Many rows: several blocks of queries."""
-    check(native, decode_rows(rows, private, shared), (6, 2, 64), dtype, window, 3)
+    check(native, decode_rows(rows, private, shared), (6, 2, 64), dtype, window, 3, pool_dtype)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_int8_pool_costs_what_rounding_to_bytes_costs(seed: int) -> None:
+    """Against attention over what was written: keys and values are off by at most half a unit of max|x| / 127 each."""
+    tree = decode_rows(4, 90, 300)
+    exact = inputs(tree, 6, 2, 64, torch.float32, seed)
+    x = inputs(tree, 6, 2, 64, torch.float32, seed, torch.int8)
+    out = native.tree_attention(x.q, x.k, x.v, x.keys, x.values, tree.layout(), 0.125)
+    difference = (out.double() - expected(tree, exact, 0.125, None)).norm()
+    assert float(difference / expected(tree, exact, 0.125, None).norm()) < 0.02
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_int8_keys_that_are_no_numbers_show(target: str, bad: float) -> None:
+    """A key or a value with NaN or infinity makes NaN of what reads it, and of nothing else."""
+    tree = decode_rows(3, 20, 70)
+    x = inputs(tree, 4, 2, 16, torch.float32, 0)
+    slot = int(tree.private[1][5])
+    for pool in (x.keys, x.values):
+        spoilt = pool.clone()
+        spoilt[0, slot, 3] = bad
+        pools = [to_lines(spoilt if one is pool else one, torch.int8) for one in (x.keys, x.values)]
+        out = native.tree_attention(x.q, x.k, x.v, *pools, tree.layout(), 0.25)
+        assert out[1, :2].isnan().all() and out[1, 2:].isfinite().all() and out[[0, 2]].isfinite().all()
 
 
 def one_row(new: int, context: int, num_slots: int) -> Tree:

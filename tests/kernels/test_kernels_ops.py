@@ -10,6 +10,7 @@ import torch
 
 from radixrt import kernels
 from radixrt.kernels import AttentionLayout, Kernels
+from radixrt.kernels.kv_lines import from_lines, line_length, to_lines
 
 # bfloat16 has 8 significant bits: one rounding is 2^-9 of the value, and a few happen on the way.
 RELATIVE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
@@ -87,6 +88,52 @@ def test_write_kv_touches_nothing_else(ops: Kernels, dtype: torch.dtype) -> None
         assert torch.equal(kv[0, :, slot], new[token, 3:6]) and torch.equal(kv[1, :, slot], new[token, 6:])
     others = torch.tensor([s for s in range(11) if s not in slots.tolist()])
     assert torch.equal(kv[:, :, others], before[:, :, others])
+
+
+@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("width", [8, 64, 66, 256])
+def test_write_kv_into_pools_of_other_types(
+    ops: Kernels, dtype: torch.dtype, pool_dtype: torch.dtype, width: int
+) -> None:
+    """The nearest numbers that the pool's type has."""
+    line = line_length(pool_dtype, width)
+    kv = torch.zeros(2, 2, 40, line, dtype=pool_dtype)
+    new = random(30, 4, width, dtype=dtype) * torch.logspace(-6, 4, 30)[:, None, None].to(dtype)
+    new[3], new[4, :, 5] = 0, 70000
+    slots = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:30]
+    ops.write_kv(new[:, :2], new[:, 2:], kv[0], kv[1], slots)
+    for pool, own in zip(kv, (new[:, :2], new[:, 2:]), strict=True):
+        written = pool[:, slots].transpose(0, 1)
+        if pool_dtype != torch.int8:
+            assert torch.equal(written, own.to(pool_dtype))
+            continue
+        assert torch.equal(written, to_lines(own, torch.int8))
+        scale = own.double().abs().amax(-1, keepdim=True) / 127
+        error = (from_lines(written, torch.float64) - own.double()).abs()
+        assert bool((error <= scale * 0.5001).all())
+
+
+def test_int8_lines_of_no_numbers_and_of_tiny_ones(ops: Kernels) -> None:
+    new = torch.ones(5, 2, 16)
+    new[0, 0, 3], new[1, 0, 0], new[2, 0, 15] = float("nan"), float("inf"), -float("inf")
+    new[3], new[4] = 1e-40, -0.0
+    kv = torch.zeros(2, 1, 5, 20, dtype=torch.int8)
+    ops.write_kv(new[:, :1], new[:, 1:], kv[0], kv[1], torch.arange(5))
+    keys, values = from_lines(kv, torch.float32)
+    assert keys[0, :3].isnan().all() and not keys[0, 3:].any()
+    assert (values[0, :3] == 1).all() and not values[0, 3:].any()
+
+
+def test_float16_is_rounded_to_the_nearest(ops: Kernels) -> None:
+    """As torch rounds: every float16 number stays, ties go to even; subnormal numbers, overflow and NaN."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16).float()
+    halves = torch.cat([every, (every[:-1] + every[1:]) / 2, every * 1.0001]).nan_to_num(nan=float("nan"))
+    x = halves[: len(halves) // 64 * 64].view(-1, 1, 64)
+    kv = torch.zeros(2, 1, len(x), 64, dtype=torch.float16)
+    ops.write_kv(x, x, kv[0], kv[1], torch.arange(len(x)))
+    expected = x[:, 0].half()
+    assert torch.equal(kv[0, 0].isnan(), expected.isnan())
+    assert torch.equal(kv[0, 0].nan_to_num(0.5), expected.nan_to_num(0.5))
 
 
 @pytest.mark.parametrize("tokens", [1, 6])

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from fake_backend import FakeBackend
 
+from tests.waiting import HANG_S
+
 
 @pytest.fixture
 def backend() -> FakeBackend:
@@ -21,6 +23,6 @@ def no_thread_left() -> Iterator[None]:
     yield
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("radixrt") and thread.name != "radixrt-lang":
-            thread.join(timeout=10)
+            thread.join(HANG_S)
             assert not thread.is_alive(), f"{thread.name} was left behind"
     assert sum(thread.name == "radixrt-lang" for thread in threading.enumerate()) <= 1

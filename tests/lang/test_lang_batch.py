@@ -12,6 +12,7 @@ from lang_interrupting import interrupted
 
 from radixrt.errors import GenerationFailed, InvalidRequest
 from radixrt.lang import ProgramError, function, gen
+from tests.waiting import HANG_S
 
 
 @function
@@ -39,9 +40,9 @@ def test_no_more_than_num_threads_run_at_once(backend: FakeBackend) -> None:
         target=lambda: done.append(echo.run_batch([{"word": "w"}] * 9, backend=backend, num_threads=3))
     )
     batch.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(HANG_S)
     gate.open()
-    batch.join(10)
+    batch.join(HANG_S)
     assert len(done[0]) == 9 and backend.peak == 3
 
 

@@ -11,6 +11,7 @@ from lang_interrupting import interrupted
 
 from radixrt.errors import ContextLengthExceeded, EngineDead, GenerationFailed, InvalidRequest
 from radixrt.lang import ProgramError, UnknownVariable, function, gen, select, user
+from tests.waiting import HANG_S
 
 
 def test_a_failure_is_raised_by_every_later_read(backend: FakeBackend) -> None:
@@ -83,12 +84,12 @@ def test_a_name_that_comes_later_is_waited_for_in_a_stream(backend: FakeBackend)
 
     backend.script = lambda text: "v"
     state = program.stream(backend=backend)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(HANG_S)
     got: list[str] = []
     reader = threading.Thread(target=lambda: got.append(state["late"]))
     reader.start()
     gate.open()
-    reader.join(10)
+    reader.join(HANG_S)
     assert got == ["v!"]
     with pytest.raises(UnknownVariable):
         state["never"]
@@ -101,7 +102,7 @@ def test_an_exception_of_the_body_goes_through_and_cancels_what_runs(backend: Fa
     @function
     def program(s):
         s += "a" + gen("x")
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(HANG_S)
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
@@ -194,7 +195,7 @@ def test_the_engines_death_ends_all_reads(backend: FakeBackend) -> None:
     def program(s):
         forks = s.fork(3)
         forks += "a" + gen("x") + gen("y")
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(HANG_S)
         gate.open()
         results = forks.join(errors="return")
         assert [error.branch for error in results] == ["fork 1 of 3", "fork 2 of 3", "fork 3 of 3"]

@@ -7,6 +7,7 @@ from fake_backend import FakeBackend, Gate, decode, encode
 
 from radixrt.errors import GenerationFailed, InvalidRequest
 from radixrt.lang import Forks, ProgramError, function, gen
+from tests.waiting import HANG_S
 
 
 def test_branches_share_what_stands_and_differ_after(backend: FakeBackend) -> None:
@@ -42,7 +43,7 @@ def test_branches_run_at_once_and_are_gathered_in_order(backend: FakeBackend) ->
         for letter, fork in zip("xyz", forks, strict=True):
             fork += letter + gen("v")
         for letter in "zxy":  # all three are under way; they end in another order
-            assert gates[letter].reached.wait(10)
+            assert gates[letter].reached.wait(HANG_S)
         for letter in "zyx":
             gates[letter].open()
         forks.join()
@@ -118,7 +119,7 @@ def test_a_failed_branch_raises_at_join_and_cancels_its_siblings(backend: FakeBa
         forks = s.fork(3)
         for letter, fork in zip("xyz", forks, strict=True):
             fork += letter + gen("v")
-        assert backend.gates["x"].reached.wait(10) and backend.gates["z"].reached.wait(10)
+        assert backend.gates["x"].reached.wait(HANG_S) and backend.gates["z"].reached.wait(HANG_S)
         with pytest.raises(ProgramError) as raised:
             forks.join()
         error = raised.value
@@ -142,7 +143,7 @@ def test_reading_a_failed_branch_cancels_its_siblings(backend: FakeBackend) -> N
         forks = s.fork(2)
         for letter, fork in zip("xy", forks, strict=True):
             fork += letter + gen("v")
-        assert backend.gates["x"].reached.wait(10)
+        assert backend.gates["x"].reached.wait(HANG_S)
         with pytest.raises(ProgramError, match="fork 2 of 2"):
             forks[1]["v"]
         with pytest.raises(ProgramError, match="beside it failed"):

@@ -11,6 +11,7 @@ from fake_backend import FakeBackend, Gate
 
 from radixrt.errors import InvalidRequest
 from radixrt.lang import ProgramError, ProgramState, function, gen, select
+from tests.waiting import HANG_S
 
 
 @function
@@ -120,9 +121,9 @@ def test_async_runs_time_out_wherever_they_wait(backend: FakeBackend) -> None:
 def test_each_run_of_a_batch_has_its_own_time(backend: FakeBackend, asynchronous: bool) -> None:
     batch = [{"ending": ending} for ending in ("free", "held", "free")]
     if asynchronous:
-        states = asyncio.run(held.arun_batch(batch, backend=backend, timeout=0.2, num_threads=1))
+        states = asyncio.run(held.arun_batch(batch, backend=backend, timeout=1.0, num_threads=1))
     else:
-        states = held.run_batch(batch, backend=backend, timeout=0.2, num_threads=1)
+        states = held.run_batch(batch, backend=backend, timeout=1.0, num_threads=1)
     codes = [state.error.code if state.error else None for state in states]
     assert codes == [None, "timeout", None]
 
@@ -158,7 +159,7 @@ def test_states_come_as_soon_as_they_and_those_before_are_done(backend: FakeBack
     batch = [{"ending": ending} for ending in ("one", "held", "three")]
     states = held.iter_batch(batch, backend=backend)
     first = next(states)
-    assert first["y"] and gate.reached.wait(10)
+    assert first["y"] and gate.reached.wait(HANG_S)
     gate.open()
     rest = list(states)
     assert [state.text().split("<")[0] for state in [first, *rest]] == ["one", "held", "three"]
@@ -167,7 +168,7 @@ def test_states_come_as_soon_as_they_and_those_before_are_done(backend: FakeBack
 def test_leaving_a_batch_early_cancels_what_runs(backend: FakeBackend) -> None:
     states = held.iter_batch([{"ending": "one"}, {"ending": "held"}, {"ending": "held"}], backend=backend)
     assert next(states)["y"]
-    assert backend.gates["held"].reached.wait(10)
+    assert backend.gates["held"].reached.wait(HANG_S)
     states.close()
     assert backend.active == 0
 

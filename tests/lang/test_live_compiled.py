@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from radixrt.lang import (
 )
 from radixrt.lang.loop import loop_thread
 from radixrt.messages import Abort, AppendProgram, OpenProgram, Select, Submit, Tokenize
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +53,13 @@ class Recorder(OneRequestEach):
 
 
 def assert_idle(engine: Engine) -> None:
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
+    """Nothing runs or waits any more, and no node is locked."""
+
+    def idle() -> bool:
         stats = engine.stats()
-        if not stats.running and not stats.waiting and not sum(node.locks for node in engine.tree()):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"something is left: {engine.stats()}")
+        return not (stats.running or stats.waiting or sum(node.locks for node in engine.tree()))
+
+    until(idle, "something is left")
 
 
 def seen(state: ProgramState) -> list[Any]:
@@ -375,7 +375,4 @@ def soak(engine: Engine, programs: int) -> None:
 def test_random_failures_aborts_and_timeouts_leave_nothing(tiny: Engine, long: bool) -> None:
     tasks = len(asyncio.all_tasks(loop_thread().loop))
     soak(tiny, 500 if long else 60)
-    until = time.monotonic() + 5
-    while len(asyncio.all_tasks(loop_thread().loop)) > tasks and time.monotonic() < until:
-        time.sleep(0.01)
-    assert len(asyncio.all_tasks(loop_thread().loop)) <= tasks
+    until(lambda: len(asyncio.all_tasks(loop_thread().loop)) <= tasks, "tasks are left")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from radixrt.lang.capabilities import PLAIN
 from radixrt.messages import ChatMessage, ChatPrompt
 from tests.server.conftest import serving
 from tests.server.fake_backend import FakeBackend
+from tests.waiting import HANG_S, until
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_tools_that_come_later_are_shown_from_the_first_turn(tiny: Engine) -> No
 
 def test_over_http_and_over_the_openai_route(tiny: Engine) -> None:
     with serving(tiny, FakeBackend()) as served:
-        with radixrt.Client(served.url, timeout=60) as client:
+        with radixrt.Client(served.url, timeout=HANG_S) as client:
             state = ask.run(choice="weigh", backend=client)
             here = ask.run(choice="weigh", backend=tiny)
             assert seen(state) == seen(here) and len(state["step"].tool_calls) == 1
@@ -145,10 +145,7 @@ def test_a_call_that_was_cut_is_no_value(tiny: Engine) -> None:
     with pytest.raises(ProgramError) as caught:
         _ = state["x"]
     assert caught.value.code == "truncated"
-    until = time.monotonic() + 5
-    while tiny.stats().running or sum(node.locks for node in tiny.tree()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: not tiny.stats().running and not sum(node.locks for node in tiny.tree()))
 
 
 def positional(*items: str) -> None: ...

@@ -10,6 +10,7 @@ import pytest
 
 from radixrt.checkpoint import open_checkpoint
 from radixrt.runner import packed
+from tests.waiting import HANG_S
 
 
 def test_weights_are_hashed_once_and_whoever_needs_it_waits(
@@ -22,19 +23,19 @@ def test_weights_are_hashed_once_and_whoever_needs_it_waits(
 
     def slow(stream, name):  # type: ignore[no-untyped-def]
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANG_S)
         hashed.append(stream.name)
         return real(stream, name)
 
     monkeypatch.setattr(hashlib, "file_digest", slow)
     packed.hash_ahead(checkpoint)
-    assert begun.wait(30)
+    assert begun.wait(HANG_S)
     found: list[object] = []
     asks = threading.Thread(target=lambda: found.append(packed.packed_file(checkpoint, "int8")))
     asks.start()
     assert not found
     go_on.set()
-    asks.join(30)
+    asks.join(HANG_S)
     assert found[0] is not None and sorted(hashed) == sorted(str(file) for file in packed.weight_files(checkpoint))
 
 

@@ -20,6 +20,7 @@ from radixrt.kernels.cpu import native
 from radixrt.messages import RowOpen, RunnerReady
 from radixrt.models import narrow
 from radixrt.models.narrow import Obstacle
+from radixrt.runner import precision
 from radixrt.runner.load import load
 from radixrt.runner.precision import KV_TYPES, choose, slow_path
 from radixrt.runner.step import Stepper
@@ -44,7 +45,12 @@ def rung(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Take this machine for one of the named instruction set, with compiled kernels."""
     monkeypatch.setattr(narrow, "obstacle", lambda *_: None)
     rungs = {rung.name: rung for ladder in instruction_sets.LADDERS.values() for rung in ladder}
-    return lambda name: monkeypatch.setattr(instruction_sets, "current", lambda: rungs[name])
+
+    def take(name: str) -> None:
+        monkeypatch.setattr(instruction_sets, "current", lambda: rungs[name])
+        monkeypatch.setattr(precision, "kernels_rung", lambda: rungs[name])
+
+    return take
 
 
 @pytest.fixture

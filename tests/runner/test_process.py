@@ -30,11 +30,11 @@ from radixrt.messages import (
     ToRunner,
 )  # fmt: skip
 from radixrt.transport import Link, open_socket, private_directory
+from tests.waiting import HANG_S
 
 from .fakes import plan
 
 V = 300
-WAIT_S = 60.0
 ROOT = Path(radixrt.__file__).parents[1]
 
 
@@ -86,7 +86,7 @@ class Runner:
         self.link.send(Connect())
 
     def next(self) -> FromRunner:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + HANG_S
         while not self._arrived:
             ended = self.process.poll()
             if not self.link.wait(0.2):
@@ -104,7 +104,7 @@ class Runner:
         self.process.stdin.close()
         self.link.close(0)
         self.context.term()
-        return self.process.wait(30)
+        return self.process.wait(HANG_S)
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +241,6 @@ def test_what_keeps_it_from_starting_is_told_and_it_exits(llama, change, kind, w
         assert message.error.kind == kind
         assert words in message.error.message
         assert "/nowhere" not in message.error.message
-        assert runner.process.wait(30) == 1
+        assert runner.process.wait(HANG_S) == 1
     finally:
         runner.close()

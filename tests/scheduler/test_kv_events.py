@@ -15,6 +15,7 @@ from radixrt.cache import PrefixCache
 from radixrt.errors import StartupError
 from radixrt.messages import Namespace
 from radixrt.scheduler.events import BLOCK, END, Cleared, EventBatch, EventPublisher, KvEvents, Stored, replay_endpoint
+from tests.waiting import HANG_S
 
 NAMES = (Namespace(model="m", salt="a"), Namespace(model="m", tenant="a"))
 
@@ -98,7 +99,7 @@ def test_batches_are_numbered_and_can_be_asked_for_again() -> None:
             publisher.flush()  # nothing has happened: nothing is sent
         asking.send_multipart([b"", b"junk"])
         asking.send_multipart([b"", struct.pack(">Q", 0)])
-        assert publisher.replay.poll(2000)
+        assert publisher.replay.poll(HANG_S * 1000)
         publisher.answer()
         got = []
         while True:

@@ -17,6 +17,7 @@ import uvicorn
 from radixrt.server.app import create_app
 from radixrt.server.http_protocol import BoundedHttpProtocol
 from radixrt.server.listening import bind, url_of
+from tests.waiting import HANG_S
 
 from .fake_backend import FakeBackend
 from .live import Live, live_server
@@ -63,7 +64,7 @@ def serving(engine: Any, backend: FakeBackend, **options: Any) -> Iterator[Serve
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        with httpx.Client(base_url=url_of(listener), timeout=20) as http:
+        with httpx.Client(base_url=url_of(listener), timeout=HANG_S) as http:
             yield Served(url_of(listener), backend, http, app)
     finally:
         server.should_exit = server.force_exit = True

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.waiting import HANG_S, all_end, until
 
 MODEL = "smollm2-135m"
 CONTEXT = 1024
@@ -55,17 +56,15 @@ class Live:
             for sample in family.samples
         }
 
-    def idle_within(self, seconds: float) -> bool:
-        """Whether nothing runs, waits or holds slots, at latest after `seconds`."""
+    def wait_until_idle(self) -> None:
+        """Wait until nothing runs, waits or holds slots."""
         names = ("radixrt_requests_running", "radixrt_requests_waiting", "radixrt_kv_used_tokens")
-        end = time.monotonic() + seconds
-        while True:
+
+        def idle() -> bool:
             now = self.metrics()
-            if all(now[name] == 0 for name in names):
-                return True
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.05)
+            return all(now[name] == 0 for name in names)
+
+        until(idle, "the server is not idle")
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -81,7 +80,7 @@ def live_server(log: Path, *options: str, model: str = MODEL) -> Iterator[Live]:
     with log.open("wb") as stderr:
         process = subprocess.Popen([*command, *options], stderr=stderr, stdout=stderr, env=os.environ)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANG_S) as http:
             until_ready(http, process, log)
             yield Live(f"http://127.0.0.1:{port}", process, log, http)
     finally:
@@ -89,24 +88,21 @@ def live_server(log: Path, *options: str, model: str = MODEL) -> Iterator[Live]:
             children = psutil.Process(process.pid).children(recursive=True)
             process.kill()
             process.wait()
-            psutil.wait_procs(children, timeout=10)
+            all_end(children)
 
 
 def until_ready(http: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise AssertionError(f"the server ended with {process.returncode}: {log.read_text()}")
+    def ready() -> bool:
+        assert process.poll() is None, f"the server ended with {process.returncode}: {log.read_text()}"
         try:
-            if http.get("/ready").status_code == 200:
-                return
+            return http.get("/ready").status_code == 200
         except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError(f"the server was not ready in time: {log.read_text()}")
+            return False
+
+    until(ready, "the server does not become ready")
 
 
 def stop(server: Live, number: int = signal.SIGINT) -> int:
     """Signal the server and wait for its end; its exit status."""
     server.process.send_signal(number)
-    return server.process.wait(timeout=20)
+    return server.process.wait(HANG_S)

@@ -10,6 +10,7 @@ import pytest
 
 from radixrt.errors import StartupError
 from radixrt.server.early import Early
+from tests.waiting import HANG_S
 
 
 def test_it_begins_at_once_and_is_made_anew_from_the_second_call_on() -> None:
@@ -17,11 +18,11 @@ def test_it_begins_at_once_and_is_made_anew_from_the_second_call_on() -> None:
 
     def make() -> str:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(HANG_S)
         return f"engine {next(made)}"
 
     early = Early(make)
-    assert begun.wait(10), "nobody has asked yet"
+    assert begun.wait(HANG_S), "nobody has asked yet"
     go_on.set()
     assert [early() for _ in range(3)] == ["engine 0", "engine 1", "engine 2"]
 

@@ -24,6 +24,7 @@ from radixrt.server.app import ROUTES, create_app
 from radixrt.server.keys import ApiKey, Keys, keys_of
 from radixrt.server.listening import Tls, bind_unix
 from radixrt.server.serve import serve
+from tests.waiting import HANG_S
 
 from .conftest import Served, serving
 from .events import error_of
@@ -240,7 +241,7 @@ def keys_digest(secret: str) -> bytes:
 
 def raw(served: Served, data: bytes) -> bytes:
     """What the server says to some bytes, until it closes or the answer's head is there."""
-    with socket.create_connection(served.address(), timeout=20) as connection:
+    with socket.create_connection(served.address(), timeout=HANG_S) as connection:
         connection.sendall(data)
         got = b""
         while b"\r\n\r\n" not in got:
@@ -272,7 +273,7 @@ def really_serving(**options: object) -> Iterator[str]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert bound.wait(20)
+        assert bound.wait(HANG_S)
         yield url[0]
     finally:
         backend.alive = False
@@ -280,7 +281,7 @@ def really_serving(**options: object) -> Iterator[str]:
 
 
 def connect(url: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=20)
+    return socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=HANG_S)
 
 
 def test_heads_are_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +318,7 @@ def test_what_is_no_http_is_refused_and_logged_with_its_sender(caplog: pytest.Lo
 
 def test_what_follows_a_request_is_not_answered_in_its_answer(served: Served) -> None:
     for body, end in ((b'{"prompt": "Hi", "stream": true}', b"data: [DONE]"), (b'{"prompt": "Hi"}', b"}")):
-        with socket.create_connection(served.address(), timeout=20) as connection:
+        with socket.create_connection(served.address(), timeout=HANG_S) as connection:
             head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body + b"\x00\x01 no request\r\n\r\n")
             got = b"".join(iter(lambda at=connection: at.recv(4096), b""))

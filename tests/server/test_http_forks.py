@@ -11,6 +11,7 @@ import pytest
 
 from radixrt import Engine
 from radixrt.lang import function, gen, select
+from tests.waiting import HANG_S
 
 from .conftest import serving
 from .fake_backend import FakeBackend
@@ -40,7 +41,7 @@ def fork(name: str, *branches: list[dict[str, Any]], **more: Any) -> dict[str, A
 
 
 def run(url: str, *items: dict[str, Any], **more: Any) -> httpx.Response:
-    return httpx.post(f"{url}/v1/programs", json={"items": list(items), **more}, timeout=60)
+    return httpx.post(f"{url}/v1/programs", json={"items": list(items), **more}, timeout=HANG_S)
 
 
 def texts(response: httpx.Response) -> dict[int, str]:
@@ -131,7 +132,7 @@ def test_forks_in_branches_and_references_to_what_is_inside(small_engine: Engine
 def test_events_tell_the_same_by_index(url: str) -> None:
     whole = texts(run(url, *PLAN))
     parts: dict[int, str] = {}
-    with httpx.stream("POST", f"{url}/v1/programs", json={"items": PLAN, "stream": True}, timeout=60) as response:
+    with httpx.stream("POST", f"{url}/v1/programs", json={"items": PLAN, "stream": True}, timeout=HANG_S) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
     for happened in map(json.loads, lines[:-1]):
@@ -197,7 +198,7 @@ def test_a_timeout_and_a_client_that_leaves_end_every_branch(small_engine: Engin
     assert run(url, *items, timeout_s=0.3).json()["error"]["code"] == "timeout"
     assert_idle(small_engine)
     with httpx.stream(
-        "POST", f"{url}/v1/programs", json={"items": items, "stream": True}, timeout=60
+        "POST", f"{url}/v1/programs", json={"items": items, "stream": True}, timeout=HANG_S
     ) as response:  # fmt: skip
         next(response.iter_lines())
     assert_idle(small_engine)

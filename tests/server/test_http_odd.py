@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import HANG_S
+
 from .conftest import Served
 from .events import error_of, events
 from .fake_backend import REPLY
@@ -23,7 +25,7 @@ def post(served: Served, text: str | bytes, path: str = CHAT, **headers: str) ->
 
 def raw(served: Served, data: bytes, *, ended: bool = False) -> bytes:
     """All that comes back; `ended`: nothing follows what is sent, which the server may take for a client that left."""
-    with socket.create_connection(served.address(), timeout=20) as connection:
+    with socket.create_connection(served.address(), timeout=HANG_S) as connection:
         connection.sendall(data)
         if ended:
             connection.shutdown(socket.SHUT_WR)

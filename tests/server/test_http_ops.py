@@ -18,6 +18,7 @@ from radixrt.server.listening import bind, url_of
 from radixrt.server.metrics import HttpMetrics, exposition
 from radixrt.server.serve import serve
 from radixrt.server.state import Limits
+from tests.waiting import HANG_S
 
 from .conftest import Served, serving
 from .events import error_of
@@ -50,7 +51,7 @@ def test_health_follows_the_processes(served: Served) -> None:
 
 @contextmanager
 def loading(backend: FakeBackend, opened: threading.Event, failure: Exception | None) -> Iterator[FakeBackend]:
-    assert opened.wait(10)
+    assert opened.wait(HANG_S)
     if failure is not None:
         raise failure
     yield backend
@@ -68,7 +69,7 @@ def test_health_and_readiness_while_loading() -> None:
         assert served.http.get("/v1/models").status_code == 503
         assert samples(served)["radixrt_up"] == 0
         opened.set()
-        assert ready.wait(10)
+        assert ready.wait(HANG_S)
         assert served.http.get("/ready").status_code == 200
         assert served.chat().status_code == 200
     assert not backend.alive, "what the application opened it closes"
@@ -270,7 +271,7 @@ def test_a_request_can_be_aborted(served: Served, stream: bool) -> None:
     assert served.post("/abort", {"all": True}).json() == {"aborted": 1}
     received += b"".join(iter(lambda: connection.recv(65536), b"")) if stream else connection.recv(65536)
     connection.close()
-    assert served.backend.wait_active(0, timeout=2) and served.backend.aborted == 1
+    assert served.backend.wait_active(0) and served.backend.aborted == 1
     assert received.startswith(b"HTTP/1.1 200" if stream else b"HTTP/1.1 499") and b'"code":"aborted"' in received
 
 

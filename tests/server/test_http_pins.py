@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from itertools import count
 
@@ -13,6 +12,7 @@ from radixrt import Client, Engine, SamplingParams
 from radixrt.errors import InvalidRequest, NotFound
 from radixrt.lang import ProgramError, assistant, function, gen, select, user
 from radixrt.server.keys import keys_of
+from tests.waiting import until
 
 from .conftest import Served, serving
 from .events import error_of
@@ -71,9 +71,7 @@ def test_pins_that_are_refused(house: Served, body: dict, param: str, code: str 
 def test_a_pin_expires(house: Served) -> None:
     salt = next(salts)
     pin = house.post("/v1/cache/pin", {"prompt": POLICY, "ttl_s": 0.05, "cache_salt": salt}).json()
-    end = time.monotonic() + 10
-    while cache(house, salt)["pins"] and time.monotonic() < end:
-        pass
+    until(lambda: not cache(house, salt)["pins"])
     assert (
         error_of(house.post("/v1/cache/unpin", {"id": pin["id"], "cache_salt": salt}), 404)["code"] == "pin_not_found"
     )

@@ -11,6 +11,7 @@ import pytest
 
 from radixrt.server import http_protocol
 from radixrt.server.state import Limits
+from tests.waiting import HANG_S
 
 from .conftest import Served, serving
 from .events import error_of, parts_of, strict
@@ -25,7 +26,7 @@ ROUTES = {
 
 def send(served: Served, path: str, body: dict[str, Any]) -> socket.socket:
     """A request on a bare socket, which the test may drop as it likes."""
-    connection = socket.create_connection(served.address(), timeout=10)
+    connection = socket.create_connection(served.address(), timeout=HANG_S)
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
@@ -42,7 +43,7 @@ def test_a_client_that_leaves_frees_its_request(served: Served, path: str, strea
         assert connections[0].recv(10) == b"HTTP/1.1 2"
     for connection in connections:
         connection.close()
-    assert served.backend.wait_active(0, timeout=2.0)
+    assert served.backend.wait_active(0)
     assert served.backend.aborted == 5
     assert served.chat().status_code == 200
 
@@ -69,18 +70,18 @@ def test_a_client_that_closes_its_sending_side_is_told_what_that_means(served: S
             got += rest(connection)
         assert b"closed its sending side" in got and got.count(b"HTTP/1.1 ") == 1 and b"[DONE]" not in got
         assert got.startswith(b"HTTP/1.1 200" if word == "SLOW" else b"HTTP/1.1 499")
-        assert served.backend.wait_active(0, timeout=2.0)
+        assert served.backend.wait_active(0)
 
 
 def test_what_is_not_generated_is_answered_behind_a_closed_sending_side(served: Served) -> None:
     cut = b'POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{"prompt": "abc"'
     for head in (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n" * 3):
-        with socket.create_connection(served.address(), timeout=10) as connection:
+        with socket.create_connection(served.address(), timeout=HANG_S) as connection:
             connection.sendall(head)
             connection.shutdown(socket.SHUT_WR)
             got = rest(connection)
         assert got.count(b"HTTP/1.1 200") == head.count(b"GET")
-    with socket.create_connection(served.address(), timeout=10) as connection:
+    with socket.create_connection(served.address(), timeout=HANG_S) as connection:
         connection.sendall(cut)
         connection.shutdown(socket.SHUT_WR)
         rest(connection)  # a request that is not whole has no answer, and holds nothing up
@@ -92,7 +93,7 @@ def test_leaving_cancels_every_prompt_of_a_request(served: Served) -> None:
         connection = send(served, "/v1/completions", {"prompt": ["WAIT"] * 4, "n": 2, "stream": stream})
         assert served.backend.wait_active(4)
         connection.close()
-        assert served.backend.wait_active(0, timeout=2.0)
+        assert served.backend.wait_active(0)
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -165,7 +166,7 @@ def test_a_silent_stream_is_kept_alive_and_still_watched(word: str) -> None:
         assert received.startswith(b"HTTP/1.1 200")
         assert (b"data: " in received) == (word == "SLOW")
         connection.close()
-        assert backend.wait_active(0, timeout=2.0)
+        assert backend.wait_active(0)
         assert served.chat().status_code == 200
 
 
@@ -191,7 +192,7 @@ def test_a_client_that_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch)
         body = {**ROUTES["/v1/chat/completions"]("Hi"), "stream": True, "n": 64, "logprobs": True, "top_logprobs": 20}
         connection = send(served, "/v1/chat/completions", body)
         assert connection.recv(12) == b"HTTP/1.1 200"
-        assert backend.wait_active(0, timeout=30), "its request is cancelled although the connection is open"
+        assert backend.wait_active(0), "its request is cancelled although the connection is open"
         assert backend.aborted == 1
         assert served.chat().status_code == 200
         connection.close()

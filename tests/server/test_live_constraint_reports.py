@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.waiting import HANG_S
 
 from .live import Live
 from .test_live_bombs import Stream, long_lived
@@ -64,14 +65,14 @@ def test_a_wish_for_whitespace_takes_no_answer_over(live: Live, flexible: bool) 
 
 def test_huge_counts_are_refused_at_once_and_bounds_at_the_limit_are_not(live: Live) -> None:
     def health() -> None:
-        assert httpx.get(f"{live.url}/health", timeout=2).status_code == 200
+        assert httpx.get(f"{live.url}/health", timeout=HANG_S).status_code == 200
 
     live.chat("Warm up", max_tokens=2, structured_outputs={"grammar": 'root ::= "z"{1,20}'})
     before = {process.pid: process.memory_info().rss for process in live.children()}
     for source in ({"grammar": 'root ::= "z"{1000000000,2000000000}'}, {"regex": "(z{1,1000000000}){1000000000}"}):
-        start = time.monotonic()
+        compiles = live.metrics()["radixrt_grammar_compiles_total"]
         answer = live.chat("List numbers.", max_tokens=64, structured_outputs=source)
-        assert time.monotonic() - start < 2  # what the report asks; it takes milliseconds
+        assert live.metrics()["radixrt_grammar_compiles_total"] == compiles, "it is refused, not compiled"
         assert answer.status_code == 400 and str(LIMIT) in answer.json()["error"]["message"].replace(",", "")
         health()
     grown = sum(process.memory_info().rss - before.get(process.pid, 0) for process in live.children())
@@ -158,7 +159,7 @@ def test_large_constraints_stall_nobody_and_are_compiled_once(live: Live) -> Non
     stream = Stream(live)
     stream.start()
     try:
-        assert stream.flowing.wait(60), stream.error
+        assert stream.flowing.wait(HANG_S), stream.error
         for what, large, status in (
             ("in full", form(levels(6, 4)), 400),
             ("by reference", form(by_reference(12, 4)), 200),
@@ -166,7 +167,8 @@ def test_large_constraints_stall_nobody_and_are_compiled_once(live: Live) -> Non
         ):
             begun, hits = len(stream.times), live.metrics()["radixrt_grammar_cache_hits_total"]
             compiles = live.metrics()["radixrt_grammar_compiles_total"]
-            first = live.chat("x", max_tokens=16, **large)
+            with stream.goes_on(what):
+                first = live.chat("x", max_tokens=16, **large)
             assert first.status_code == status, (what, first.text[:500])
             if status == 400:
                 assert re.search(r"limit is \d+", first.json()["error"]["message"]), first.text
@@ -180,7 +182,6 @@ def test_large_constraints_stall_nobody_and_are_compiled_once(live: Live) -> Non
         ends = len(stream.times)
     finally:
         stream.stop.set()
-        stream.join(60)
+        stream.join(HANG_S)
     assert stream.error is None and ends > 20
-    assert stream.largest_gap_s(0, ends) < max(1.0, 4 * stream.largest_gap_s(0, 20))
     assert long_lived(live).items() >= pids.items()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from radixrt.checkpoint.home import home
+from tests.waiting import HANG_S
 
 from .conftest import Served
 from .fake_backend import REPLY
@@ -31,7 +32,7 @@ def package() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), VERSION]
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=90)
+            subprocess.run(command, check=True, capture_output=True, timeout=HANG_S)
         except (subprocess.SubprocessError, OSError) as error:
             pytest.skip(f"npm could not install {VERSION}: no registry answers here ({type(error).__name__})")
     return folder
@@ -41,7 +42,7 @@ def test_the_node_package(package: Path, served: Served) -> None:
     (package / PROGRAM.name).write_bytes(PROGRAM.read_bytes())  # an import is resolved from the file's own folder
     found = subprocess.run(
         ["node", PROGRAM.name, served.url],
-        cwd=package, capture_output=True, text=True, timeout=90, env={**os.environ, "NO_COLOR": "1"},
+        cwd=package, capture_output=True, text=True, timeout=HANG_S, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     steps: dict[str, dict[str, Any]] = {}
@@ -62,6 +63,6 @@ def test_the_node_package(package: Path, served: Served) -> None:
     assert (steps["error model"]["type"], steps["error model"]["code"]) == ("NotFoundError", "model_not_found")
     assert (steps["error unknown"]["param"], steps["error unknown"]["status"]) == ("nonsense", 400)
     assert steps["error in a stream"]["type"] == "APIError" and "dead end" in steps["error in a stream"]["message"]
-    assert served.backend.wait_active(0, timeout=5.0), "the stream that was left"
+    assert served.backend.wait_active(0), "the stream that was left"
     assert steps["tools"]["roles"] == ["user", "assistant", "tool", "assistant"]
     assert steps["tools"]["results"] == ["12 °C in Orléans"] and steps["tools"]["text"] == "12 °C."

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from radixrt.server.answers import ANSWERS
 from radixrt.server.app import ROUTES, create_app
 from radixrt.server.keys import keys_of
+from tests.waiting import HANG_S
 
 from .conftest import Served, serving
 from .fake_backend import FakeBackend
@@ -149,14 +150,14 @@ def test_generated_requests_find_no_fault(long: bool) -> None:
 
 def prober(statuses: set[int], checks: list[Any]) -> Callable[[Any], None]:
     def probe(case: Any) -> None:
-        response = case.call(timeout=20)
+        response = case.call(timeout=HANG_S)
         statuses.add(response.status_code)
         case.validate_response(response, checks=checks)
         # One made-up field at a time in a good body gets further than a body of made-up fields.
         made = case.body if isinstance(case.body, dict) else {}
         for name in sorted(made, key=str)[:3] if case.path in GOOD else ():
             case.body = {**GOOD[case.path], name: made[name]}
-            response = case.call(timeout=20)
+            response = case.call(timeout=HANG_S)
             statuses.add(response.status_code)
             case.validate_response(response, checks=checks)
 

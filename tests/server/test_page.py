@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from radixrt.server.keys import keys_of
+from tests.waiting import HANG_S
 
 from .conftest import Served, serving
 from .fake_backend import REPLY, FakeBackend
@@ -44,6 +45,7 @@ def page(browser: Any, served: Served) -> Iterator[Any]:
     """The page, loaded; afterwards nothing may have gone wrong in it."""
     context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
+    page.set_default_timeout(HANG_S * 1000)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda request: None if request.url.startswith(served.url) else faults.append(request.url))
@@ -112,6 +114,7 @@ def test_with_a_key(browser: Any) -> None:
     backend = FakeBackend()
     with serving(backend, backend, keys=keys_of(["client-key-1234"])) as served:
         page = browser.new_page()
+        page.set_default_timeout(HANG_S * 1000)
         page.goto(served.url)
         page.get_by_text("an API key is needed").wait_for()
         page.locator("#key").fill("client-key-1234")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from radixrt.server.keys import keys_of
+from tests.waiting import HANG_S
 
 from .live import Live
 
@@ -31,7 +32,7 @@ def recipe() -> str:
 
 
 def shell(script: str, where: Path) -> str:
-    done = subprocess.run(["bash", "-e", "-c", script], cwd=where, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=where, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -13,6 +13,7 @@ from radixrt.errors import EngineDead, StartupError
 from radixrt.server.restarts import Restarts
 from radixrt.server.serve import serve
 from radixrt.server.state import ServerState
+from tests.waiting import HANG_S
 
 from .fake_backend import FakeBackend
 
@@ -67,23 +68,23 @@ def test_a_dead_engine_is_replaced_until_it_has_died_too_often() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert engines.ready.acquire(timeout=20)
-    with httpx.Client(base_url=url[0], timeout=20) as http:
+    assert engines.ready.acquire(timeout=HANG_S)
+    with httpx.Client(base_url=url[0], timeout=HANG_S) as http:
         waiting = threading.Thread(target=lambda: errors.append(http.post("/v1/completions", json={"prompt": "WAIT"})))
         errors: list[httpx.Response] = []
         waiting.start()
         assert first.wait_active(1)
         assert first.after_death() == "it is being restarted: try again"
         first.alive = False
-        waiting.join(20)
+        waiting.join(HANG_S)
         assert errors[0].status_code == 503 and errors[0].json()["error"]["kind"] == "EngineDead"
-        assert engines.ready.acquire(timeout=20), "the second try found an engine"
+        assert engines.ready.acquire(timeout=HANG_S), "the second try found an engine"
         assert engines.closed == [first]
         assert second.after_death() == "it has died too often, and the server ends", "both tries are used up"
         assert http.get("/health").json() == {"status": "serving"}
         assert http.post("/v1/completions", json={"prompt": "Hi"}).status_code == 200
         second.alive = False
-        thread.join(20)
+        thread.join(HANG_S)
     assert isinstance(ended[0], EngineDead) and engines.closed == [first, second]
 
 

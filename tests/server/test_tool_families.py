@@ -17,6 +17,7 @@ from radixrt.lang import OneRequestEach, assistant, function, gen, tool, user
 from radixrt.messages import ChatPrompt
 from radixrt.server.app import create_app
 from tests.families import write_family
+from tests.waiting import HANG_S
 
 from .conftest import serving
 from .events import error_of, events
@@ -164,5 +165,5 @@ def test_programs_call_and_go_on(engine: Engine, choice: str) -> None:
     assert messages[1].tool_calls is not None and messages[1].tool_calls[0]["id"] == call.id
     asked = engine.tokenize(ChatPrompt(messages=messages[:3], tools=list(state.branch.context.tools)))
     assert state.branch.context.ids[: len(asked.ids)] == list(asked.ids)
-    with serving(engine, FakeBackend()) as served, radixrt.Client(served.url, timeout=60) as client:
+    with serving(engine, FakeBackend()) as served, radixrt.Client(served.url, timeout=HANG_S) as client:
         assert seen(ask.run(choice=choice, backend=client)) == seen(state)

@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import HANG_S, all_end
+
 from . import odd_templates
 from .live import Live, live_server
 
@@ -36,7 +38,7 @@ def test_side_by_side(tiny_path: Path, tmp_path: Path) -> None:
         third = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         mine = ("--chat-template", str(refusing))
         with live_server(tmp_path / "two.log", *options, *mine, model=str(tiny_path)) as two:
-            _, said = third.communicate(timeout=60)
+            _, said = third.communicate(timeout=HANG_S)
             assert third.returncode == 1
             assert "another engine uses the cache directory" in said and "give each its own (--cache-dir)" in said
             assert unix_sockets(one) and unix_sockets(two)
@@ -48,11 +50,10 @@ def test_side_by_side(tiny_path: Path, tmp_path: Path) -> None:
             doomed = one.children()
             one.process.kill()
             one.process.wait()
-            _, alive = psutil.wait_procs(doomed, timeout=10)
-            assert not alive
+            assert all_end(doomed)
             assert two.text("One fish", **body) == text
             assert two.http.get("/ready").status_code == 200
-            assert two.idle_within(5)
+            two.wait_until_idle()
 
 
 @pytest.mark.parametrize("where", ["port", "uds"])
@@ -68,7 +69,7 @@ def test_an_address_that_is_taken_is_found_before_the_model_is_looked_for(
             listener.bind(address)
             listener.listen()
         command = [sys.executable, "-m", "radixrt", "serve", "no-such-model", f"--{where}", address]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 1
     assert "cannot listen on" in result.stderr and address in result.stderr
     assert "no-such-model" not in result.stderr

@@ -42,11 +42,11 @@ from radixrt.messages import (
 from radixrt.params import SamplingParams
 from radixrt.results import Usage
 from radixrt.transport import Link, open_socket, private_directory
+from tests.waiting import HANG_S
 
 from .test_server import INFO
 
 Kind = TypeVar("Kind")
-WAIT_S = 60.0
 
 
 class Process:
@@ -69,7 +69,7 @@ class Process:
         """The next message of a link, which must be of that kind."""
         waiting = self._waiting.setdefault(id(link), [])
         while not waiting:
-            assert link.wait(WAIT_S), f"no {kind.__name__} came; exit status {self.child.poll()}"
+            assert link.wait(HANG_S), f"no {kind.__name__} came; exit status {self.child.poll()}"
             waiting += [message for _, message in link.receive()]
         message = waiting.pop(0)
         assert isinstance(message, kind)
@@ -100,7 +100,7 @@ def running(model: Path, **changes: Any) -> Iterator[Process]:
         child.stdin.close()
         context.destroy(linger=0)
         try:
-            child.wait(WAIT_S)
+            child.wait(HANG_S)
         finally:
             child.kill()
             shutil.rmtree(directory, ignore_errors=True)
@@ -180,7 +180,7 @@ def test_a_broken_model_is_told_to_whoever_says_hello(fault: str, smollm2_path: 
         assert error.kind == "ModelError"
         assert (str(tmp_path / "none") in error.message) == (fault == "missing template")  # the path that the user gave
         assert str(broken) not in error.message and str(template) not in error.message
-        assert process.child.wait(WAIT_S) == 1
+        assert process.child.wait(HANG_S) == 1
 
 
 def test_it_ends_when_its_parent_is_gone(smollm2_path: Path) -> None:
@@ -189,4 +189,4 @@ def test_it_ends_when_its_parent_is_gone(smollm2_path: Path) -> None:
         process.take(process.client, Loading)
         assert process.child.stdin is not None
         process.child.stdin.close()
-        assert process.child.wait(WAIT_S) == 0
+        assert process.child.wait(HANG_S) == 0

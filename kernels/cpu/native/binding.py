@@ -1,7 +1,7 @@
 """The C functions of library.cpp, and the structures they take.
 
-OpenMP is the one that torch has loaded (both ask for libgomp.so.1), so threads, their number and how they wait are
-shared with torch's own operators.
+OpenMP is the one that torch has loaded (both ask for libgomp.so.1; on macOS its libomp's symbols are used), so threads,
+their number and how they wait are shared with torch's own operators.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 from ctypes import POINTER, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,8 @@ class Heads(ctypes.Structure):
         ("kv_heads", c_int64),
         ("group", c_int64),
         ("width", c_int64),
+        ("half", c_int64),
+        ("type", c_int64),
         ("scale", c_float),
     ]
 
@@ -123,9 +126,11 @@ class Step(ctypes.Structure):
         ("slots", c_void_p),
         ("kv", c_void_p),
         ("pool", c_int64),
+        ("type", c_int64),
         ("wanted", c_void_p),
         ("wanted_count", c_int64),
         ("out", c_void_p),
+        ("half", c_int64),
         ("scratch", c_void_p),
         ("spent", c_void_p),
     ]
@@ -133,7 +138,7 @@ class Step(ctypes.Structure):
 
 _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_features": ([], c_int64),
-    "radixrt_attention": ([POINTER(Reads), POINTER(Heads), c_int64], None),
+    "radixrt_attention": ([POINTER(Reads), POINTER(Heads)], None),
     "radixrt_linear": ([POINTER(Linear), c_void_p, c_int64, c_int64, c_void_p], None),
     "radixrt_choose": ([POINTER(Choice), c_void_p, c_int64], None),
     "radixrt_packed_bytes": ([c_int64] * 3, c_int64),
@@ -143,8 +148,11 @@ _FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "radixrt_add_norm": ([c_void_p, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p, c_int64], None),
     "radixrt_silu_mul": ([c_void_p, c_int64, c_int64, c_void_p, c_int64], None),
     "radixrt_rope": ([c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64], None),
-    "radixrt_write_kv": ([c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p] + [c_int64] * 5, None),
+    "radixrt_write_kv": ([c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p] + [c_int64] * 6, None),
 }
+
+POOL_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+"""lines.h, PoolType."""
 
 _FEATURES = ("avx2", "avx512", "avx512_bf16", "avx512_vnni", "avx_vnni", "neon", "dotprod", "i8mm", "bf16")
 
@@ -172,11 +180,19 @@ def library() -> ctypes.CDLL | None:
 
 def load(path: Path) -> ctypes.CDLL:
     """The library at `path`, with its functions' types. OSError where it is none for this machine."""
+    if sys.platform == "darwin":
+        share_openmp(Path(torch.__file__).parent / "lib")
     loaded = ctypes.CDLL(str(path))
     for name, (arguments, result) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
     return loaded
+
+
+def share_openmp(directory: Path) -> None:
+    """Let libraries that ask for OpenMP by its symbols alone find those of the one in torch's directory."""
+    for path in sorted(directory.glob("lib*omp*.dylib")):
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 def features(loaded: ctypes.CDLL) -> list[str]:

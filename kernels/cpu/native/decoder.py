@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from radixrt.kernels.cpu.native.binding import Decoder, LayerWeights, Step, library, pointer
+from radixrt.kernels.cpu.native.binding import POOL_TYPES, Decoder, LayerWeights, Step, is_half, library, pointer
 from radixrt.kernels.cpu.native.packed import NarrowLinear
 from radixrt.kernels.cpu.native.reads import step_reads
+from radixrt.kernels.kv_lines import line_length
 from radixrt.kernels.layout import AttentionLayout
 
 
@@ -32,7 +33,7 @@ class NarrowLayer:
 
 
 class NarrowDecoder:
-    """Layers and final norm; the pool is bfloat16. Holds what it points to."""
+    """Layers and final norm. Holds what it points to."""
 
     def __init__(
         self,
@@ -93,17 +94,24 @@ class NarrowDecoder:
         layout: AttentionLayout,
         wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """embedded [T, hidden]; cos, sin float32[T, 1, head_width] as `rope` takes them; slots int64[T]; kv [layers, 2,
-        kv_heads, slots, head_width], contiguous: written and read. Returns [T, hidden] of its type, finally normed;
-        with `wanted` int64[K], ascending, the [K, hidden] of these tokens alone, for which the last layer does less.
+        """embedded [T, hidden], float32 or bfloat16; cos, sin float32[T, 1, head_width] as `rope` takes them; slots
+        int64[T]; kv [layers, 2, kv_heads, slots, line], contiguous: a pool of any type that `kv_lines` lists, written
+        and read. Returns [T, hidden] of embedded's type, finally normed; with `wanted` int64[K], ascending, the
+        [K, hidden] of these tokens alone, for which the last layer does less. TypeError for other types, ValueError
+        where kv or wanted has another shape.
         """
-        if kv.dtype != torch.bfloat16:
-            raise TypeError(f"the pool must be bfloat16, not {kv.dtype}")
+        if embedded.dtype not in (torch.float32, torch.bfloat16):
+            raise TypeError(f"embedded tokens must be float32 or bfloat16, not {embedded.dtype}")
+        if kv.dtype not in POOL_TYPES:
+            raise TypeError(f"the pool must be float32, bfloat16, float16 or int8, not {kv.dtype}")
+        shape = (self._struct.layers_count, 2, self._struct.kv_heads, line_length(kv.dtype, self._struct.width))
+        if (*kv.shape[:3], kv.shape[-1]) != shape or not kv.is_contiguous():
+            raise ValueError(f"the pool must be contiguous, [{shape[0]}, 2, {shape[2]}, slots, {shape[3]}]")
         residual = embedded.to(torch.float32, copy=True)
         cos, sin, slots = cos.contiguous(), sin.contiguous(), slots.contiguous()
         if wanted is not None:
             wanted = _ascending(wanted, len(residual))
-        out = torch.empty((len(residual) if wanted is None else len(wanted), residual.shape[1]), dtype=kv.dtype)
+        out = torch.empty((len(residual) if wanted is None else len(wanted), residual.shape[1]), dtype=embedded.dtype)
         reads = step_reads(layout, self._window)
         step = Step(
             reads=reads.reads,
@@ -113,9 +121,11 @@ class NarrowDecoder:
             slots=slots.data_ptr(),
             kv=kv.data_ptr(),
             pool=kv.shape[3],
+            type=POOL_TYPES[kv.dtype],
             wanted=pointer(wanted),
             wanted_count=-1 if wanted is None else len(wanted),
             out=out.data_ptr(),
+            half=is_half(out),
             spent=ctypes.addressof(self._spent),
         )
         self._spent[:] = [0.0, 0.0, 0.0]

@@ -29,19 +29,19 @@ struct Step {
     float *residual;         // [tokens, hidden]: the embedded tokens; spoiled
     const float *cos, *sin;  // [tokens, width]
     const int64_t *slots;    // [tokens] where keys and values go
-    void *kv;                // [layers, 2, kv_heads, pool, width]
-    int64_t pool;
+    void *kv;                // [layers, 2, kv_heads, pool] lines of the pool's type
+    int64_t pool, type;      // slots; a PoolType
     const int64_t *wanted;   // [wanted_count] ascending: the tokens whose hidden states anybody reads
     int64_t wanted_count;    // -1: all
-    void *out;               // [wanted_count or tokens, hidden] of the pool's type
+    void *out;               // [wanted_count or tokens, hidden], bfloat16 where `half`, else float32
+    int64_t half;
     void *scratch;
     double *spent;           // [3] or null: seconds of pointwise parts, of products, of attention, waits included
 };
 
 // Where the parts of a step keep what they make.
 struct Buffers {
-    float *attended, *added, *normed, *partial;  // normed: a row for each thread
-    void *q;
+    float *q, *attended, *added, *normed, *partial;  // normed: a row for each thread
     Rows x, gated;
     Counter *counters;
     int64_t counters_count;
@@ -86,28 +86,25 @@ RADIXRT_ONCE static void gated_window(const Linear &w, int64_t window, const Row
 }
 
 // One head of one token, which it spoils: norm where there is one, rotation; a query to q, a key or value into the pool.
-template <class E>
-RADIXRT_ONCE static void place_head(const Decoder &d, const LayerWeights &layer, const Step &step, int64_t token, int64_t i,
-                              float *head, E *q, E *keys, E *values) {
-    const int64_t heads = d.kv_heads * d.group, width = d.width, slot = step.slots[token];
+RADIXRT_ONCE static void place_head(const Decoder &d, const LayerWeights &layer, const Step &step, const LineCode &code,
+                                    int64_t token, int64_t i, float *head, const Heads &h) {
+    const int64_t heads = d.kv_heads * d.group, width = d.width;
     const float *cos = step.cos + token * width, *sin = step.sin + token * width;
-    if (i >= heads + d.kv_heads) {
-        E *to = values + ((i - heads - d.kv_heads) * step.pool + slot) * width;
-        int64_t e = 0;
-        for (; e + VL <= width; e += VL) narrow(to + e, load<vf>(head + e));
-        for (; e < width; e++) narrow1(to + e, head[e]);
-        return;
-    }
+    const auto line = [&](const void *lines, int64_t of) {
+        return (char *)lines + (of * step.pool + step.slots[token]) * code.bytes(width);
+    };
+    if (i >= heads + d.kv_heads) return code.put(head, width, line(h.values, i - heads - d.kv_heads));
     const float *norm = i < heads ? layer.q_norm : layer.k_norm;
     if (norm) add_norm_row(head, (const float *)nullptr, norm, d.eps, width, head);
-    rotate(head, cos, sin, width,
-           i < heads ? q + (token * heads + i) * width : keys + ((i - heads) * step.pool + slot) * width);
+    if (i < heads) return rotate(head, cos, sin, width, (float *)h.q + (token * heads + i) * width);
+    float key[MOST_WIDTH];
+    rotate(head, cos, sin, width, key);
+    code.put(key, width, line(h.keys, i - heads));
 }
 
 // Head i of tokens first .. end: its product, placed. Where heads are no whole tiles, two compute the one that they share.
-template <class E>
-RADIXRT_ONCE static void head_product(const Decoder &d, const LayerWeights &layer, const Step &step, const Rows &x, int64_t i,
-                         int64_t first, int64_t end, E *q, E *keys, E *values) {
+RADIXRT_ONCE static void head_product(const Decoder &d, const LayerWeights &layer, const Step &step, const LineCode &code,
+                                      const Rows &x, int64_t i, int64_t first, int64_t end, const Heads &h) {
     const Linear &w = layer.qkv;
     const int64_t begin = i * d.width, from = begin / TILE, stop = (begin + d.width + TILE - 1) / TILE;
     const int64_t stride = (stop - from) * TILE;
@@ -118,7 +115,7 @@ RADIXRT_ONCE static void head_product(const Decoder &d, const LayerWeights &laye
         float *const head = part + (token - first) * stride + begin - from * TILE;
         if (w.bias)
             for (int64_t o = 0; o < d.width; o++) head[o] += w.bias[begin + o];
-        place_head(d, layer, step, token, i, head, q, keys, values);
+        place_head(d, layer, step, code, token, i, head, h);
     }
 }
 
@@ -147,12 +144,11 @@ static void keep_wanted(const Step &step, const Rows &x, int64_t inputs, int64_t
 }
 
 // What one thread does of the step; all threads of the team run it.
-template <class Pool>
 static void forward(const Decoder &d, const Step &step, const Cut &cut, const Buffers &b, const Team &team) {
-    typedef typename Pool::E E;
+    const LineCode &code = line_code(step.type);
     int64_t tokens = step.reads.tokens;  // in the last layer, behind attention, those that are wanted
     const int64_t heads = d.kv_heads * d.group, hidden = d.hidden;
-    const int64_t attended = heads * d.width, half_layer = d.kv_heads * step.pool * d.width;
+    const int64_t attended = heads * d.width, half_layer = d.kv_heads * step.pool * code.bytes(d.width);
     enum { POINTWISE, PRODUCTS, ATTENTION };
     const bool timed = step.spent && team.thread == 0;
     double last = timed ? omp_get_wtime() : 0;
@@ -192,8 +188,8 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
 
     for (int64_t l = 0; l < d.layers_count; l++) {
         const LayerWeights &layer = d.layers[l];
-        E *q = (E *)b.q, *keys = (E *)step.kv + 2 * l * half_layer, *values = keys + half_layer;
-        const Heads h = {q, keys, values, nullptr, attended, step.pool, d.kv_heads, d.group, d.width, d.scale};
+        const char *keys = (const char *)step.kv + 2 * l * half_layer, *values = keys + half_layer;
+        const Heads h = {b.q, keys, values, nullptr, attended, step.pool, d.kv_heads, d.group, d.width, 0, step.type, d.scale};
 
         each_token([&](int64_t t) {
             add_norm_row(step.residual + t * hidden, l ? b.added + t * hidden : nullptr, layer.input_norm, d.eps, hidden,
@@ -202,7 +198,7 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         });
 
         share_tiles(heads + 2 * d.kv_heads, 1, [&](int64_t i, int64_t first, int64_t end) {
-            head_product(d, layer, step, b.x, i, first, end, q, keys, values);
+            head_product(d, layer, step, code, b.x, i, first, end, h);
         });
         meet(PRODUCTS);
 
@@ -216,7 +212,7 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
                 memcpy(b.attended + token * attended + head * d.width, out, d.width * sizeof(float));
         };
         share_out(cut.tasks(d.kv_heads), 1,
-                  [&](int64_t task) { attention_task<Pool>(step.reads, h, cut, task, b.partial, finish); });
+                  [&](int64_t task) { code.task(code, step.reads, h, cut, task, b.partial, finish); });
         ask_ahead(team, layer.output);
         meet(ATTENTION);
         if (cut.splits > 1) {
@@ -244,7 +240,10 @@ static void forward(const Decoder &d, const Step &step, const Cut &cut, const Bu
         linear(layer.down, b.gated, b.added, l + 1 < d.layers_count ? &d.layers[l + 1].qkv : nullptr);
     }
     each_token([&](int64_t t) {
-        add_norm_row(step.residual + t * hidden, b.added + t * hidden, d.final_norm, d.eps, hidden,
-                     (E *)step.out + t * hidden);
+        float *const residual = step.residual + t * hidden, *const added = b.added + t * hidden;
+        if (step.half)
+            add_norm_row(residual, added, d.final_norm, d.eps, hidden, (bf16 *)step.out + t * hidden);
+        else
+            add_norm_row(residual, added, d.final_norm, d.eps, hidden, (float *)step.out + t * hidden);
     });
 }

@@ -1,13 +1,12 @@
 // The C functions that Python calls. Every pointer is the caller's; nothing is kept. One translation unit, so that one
 // call of the compiler makes the library.
-#include <omp.h>
-
 #include <new>
 
 #include "attention.h"
 #include "choose.h"
 #include "forward.h"
 #include "linear.h"
+#include "openmp.h"
 #include "pointwise.h"
 #include "scratch.h"
 
@@ -43,32 +42,29 @@ EXPORT int64_t radixrt_features(void) {
     return features;
 }
 
-template <class Pool> static void attend(const Reads &reads, const Heads &h) {
+EXPORT void radixrt_attention(const Reads *step_reads, const Heads *heads) {
+    const Reads &reads = *step_reads;
+    const Heads &h = *heads;
+    const LineCode &code = line_code(h.type);
     static thread_local Scratch scratch;
     const Cut cut(reads, h.kv_heads, h.group, omp_get_max_threads());
     float *partial = (float *)scratch.need(4 * cut.partial_floats(reads.tokens, h) + 64);
     const int64_t lines = reads.tokens * h.kv_heads * h.group;
     const bool alone = cut.tasks(h.kv_heads) == 1;
     const auto finish = [&](int64_t token, int64_t head, const float *result) {
-        typename Pool::E *out = (typename Pool::E *)h.out + (token * h.kv_heads * h.group + head) * h.width;
-        for (int64_t d = 0; d < h.width; d++) narrow1(out + d, result[d]);
+        const int64_t at = (token * h.kv_heads * h.group + head) * h.width;
+        for (int64_t d = 0; h.half && d < h.width; d++) narrow1((bf16 *)h.out + at + d, result[d]);
+        if (!h.half) memcpy((float *)h.out + at, result, h.width * sizeof(float));
     };
 #pragma omp parallel if (!alone)
     {
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < cut.tasks(h.kv_heads); i++) attention_task<Pool>(reads, h, cut, i, partial, finish);
+        for (int64_t i = 0; i < cut.tasks(h.kv_heads); i++) code.task(code, reads, h, cut, i, partial, finish);
         if (cut.splits > 1) {
 #pragma omp for
             for (int64_t i = 0; i < lines; i++) attention_merge(reads, h, cut, i, partial, finish);
         }
     }
-}
-
-EXPORT void radixrt_attention(const Reads *reads, const Heads *heads, int64_t half) {
-    if (half)
-        attend<HalfPool>(*reads, *heads);
-    else
-        attend<FloatPool>(*reads, *heads);
 }
 
 // x [rows, inputs] (float32, or bfloat16 where `half`) made ready for products, and counters to share them out: memory of
@@ -163,7 +159,6 @@ EXPORT int64_t radixrt_forward_bytes(const Decoder *d, const Step *step) {
     const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
     return Buffers(*d, step->reads.tokens, cut, omp_get_max_threads(), nullptr).end - (char *)nullptr;
 }
-// The pool is of bfloat16.
 EXPORT void radixrt_forward(const Decoder *d, const Step *step) {
     const Cut cut(step->reads, d->kv_heads, d->group, omp_get_max_threads());
     const Buffers buffers(*d, step->reads.tokens, cut, omp_get_max_threads(), (char *)step->scratch);
@@ -171,7 +166,7 @@ EXPORT void radixrt_forward(const Decoder *d, const Step *step) {
 #pragma omp parallel
     {
         const Team team = {omp_get_thread_num(), omp_get_num_threads()};
-        forward<HalfPool>(*d, *step, cut, buffers, team);
+        forward(*d, *step, cut, buffers, team);
     }
 }
 
@@ -217,15 +212,29 @@ EXPORT void radixrt_rope(const void *x, int64_t stride, const void *cos, const v
         rope((const float *)x, stride, (const float *)cos, (const float *)sin, tokens, heads, width, (float *)out);
 }
 
-// k, v [tokens, kv_heads, width] (elements between tokens: k_stride, v_stride; of `bytes` bytes each) into the pool.
+// k, v [tokens, kv_heads, width] (elements between tokens: k_stride, v_stride; bfloat16 where `half`, else float32) into
+// lines of the pool, whose type is a PoolType.
 EXPORT void radixrt_write_kv(const char *k, int64_t k_stride, const char *v, int64_t v_stride, char *keys, char *values,
                              const int64_t *slots, int64_t tokens, int64_t kv_heads, int64_t pool, int64_t width,
-                             int64_t bytes) {
-    const int64_t line = width * bytes;
+                             int64_t half, int64_t type) {
+    const LineCode &code = line_code(type);
+    const int64_t line = code.bytes(width), bytes = half ? sizeof(bf16) : sizeof(float);
+    const auto put = [&](const char *x, char *to) {
+        if (type == (half ? BFLOAT16 : FLOAT32)) {
+            memcpy(to, x, line);
+            return;
+        }
+        float widened[MOST_WIDTH];
+        if (half)
+            for (int64_t d = 0; d < width; d++) widened[d] = wide(((const bf16 *)x)[d]);
+        else
+            memcpy(widened, x, width * sizeof(float));
+        code.put(widened, width, to);
+    };
 #pragma omp parallel for if (tokens * kv_heads * width > SERIAL)
     for (int64_t t = 0; t < tokens; t++)
         for (int64_t h = 0; h < kv_heads; h++) {
-            memcpy(keys + (h * pool + slots[t]) * line, k + t * k_stride * bytes + h * line, line);
-            memcpy(values + (h * pool + slots[t]) * line, v + t * v_stride * bytes + h * line, line);
+            put(k + (t * k_stride + h * width) * bytes, keys + (h * pool + slots[t]) * line);
+            put(v + (t * v_stride + h * width) * bytes, values + (h * pool + slots[t]) * line);
         }
 }

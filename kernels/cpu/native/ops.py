@@ -8,8 +8,9 @@ import torch
 
 from radixrt.kernels.cpu import attention as composed_attention
 from radixrt.kernels.cpu import ops as composed
-from radixrt.kernels.cpu.native.binding import Heads, is_half, library
+from radixrt.kernels.cpu.native.binding import POOL_TYPES, Heads, is_half, library
 from radixrt.kernels.cpu.native.reads import step_reads
+from radixrt.kernels.kv_lines import line_length
 from radixrt.kernels.layout import AttentionLayout
 
 WIDEST_HEAD = 256
@@ -65,12 +66,12 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
 
 def write_kv(k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
     tokens, kv_heads, width = k.shape
-    if not _fits(keys, values) or k.dtype != keys.dtype or (k.stride()[1:], v.stride()[1:]) != ((width, 1),) * 2:
+    if not _reads(k, width, keys, values) or v.dtype != k.dtype or v.stride()[1:] != (width, 1):
         composed.write_kv(k, v, keys, values, slots)
         return
     _loaded().radixrt_write_kv(
         k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), keys.data_ptr(), values.data_ptr(),
-        slots.contiguous().data_ptr(), tokens, kv_heads, keys.shape[1], width, k.element_size(),
+        slots.contiguous().data_ptr(), tokens, kv_heads, keys.shape[1], width, is_half(k), POOL_TYPES[keys.dtype],
     )  # fmt: skip
 
 
@@ -95,8 +96,7 @@ def tree_attention(
 ) -> torch.Tensor:
     _, heads, width = q.shape
     kv_heads, slots, _ = keys.shape
-    fits = _fits(keys, values) and q.dtype == keys.dtype and q.stride()[1:] == (width, 1) and takes(width)
-    if not fits or layout.parents is not None:
+    if not _reads(q, width, keys, values) or layout.parents is not None:
         return composed_attention.tree_attention(q, k, v, keys, values, layout, scale, sliding_window)
     out = q.new_empty(q.shape)
     call = Heads(
@@ -109,10 +109,26 @@ def tree_attention(
         kv_heads=kv_heads,
         group=heads // kv_heads,
         width=width,
+        half=is_half(q),
+        type=POOL_TYPES[keys.dtype],
         scale=scale,
     )
-    _loaded().radixrt_attention(step_reads(layout, sliding_window).reads, call, is_half(q))
+    _loaded().radixrt_attention(step_reads(layout, sliding_window).reads, call)
     return out
+
+
+def _reads(x: torch.Tensor, width: int, keys: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether the library takes heads like those of `x` [T, heads, width] with this pool."""
+    return (
+        takes(width)
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and x.stride()[1:] == (width, 1)
+        and keys.dtype in POOL_TYPES
+        and keys.dtype == values.dtype
+        and keys.shape[-1] == values.shape[-1] == line_length(keys.dtype, width)
+        and keys.is_contiguous()
+        and values.is_contiguous()
+    )
 
 
 def takes(head_width: int) -> bool:

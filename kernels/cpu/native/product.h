@@ -1,11 +1,13 @@
 // C [rows, columns] = or += A [rows, length] * B [length, columns], for blocks that lie in the first caches.
 //
-// An element of A and of B is 32 bits: a float32, or (where the CPU multiplies them) two neighbours of the summed
-// dimension in bfloat16. columns is a multiple of VL.
+// An element of A and of B is 32 bits: a float32, or two neighbours of the summed dimension, in bfloat16 (where the CPU
+// multiplies them) or as 16-bit integers, whose sums in C are 32-bit integers. columns is a multiple of VL.
 #pragma once
 #include "vec.h"
 
 struct Floats {
+    typedef vf Sum;
+    static constexpr int STEP = 1;  // elements of the summed dimension in a word
     static inline vf mac(vf acc, uint32_t a, vu b) {
         float x;
         memcpy(&x, &a, 4);
@@ -15,20 +17,41 @@ struct Floats {
 
 #if defined(RADIXRT_BF16)
 struct Pairs {
+    typedef vf Sum;
+    static constexpr int STEP = 2;
     static inline vf mac(vf acc, uint32_t a, vu b) {
         return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
     }
 };
 #endif
 
+struct Ints {
+    typedef vi Sum;
+    static constexpr int STEP = 2;
+    static inline vi mac(vi acc, uint32_t a, vu b) {
+#if defined(RADIXRT_AVX512) && defined(__AVX512VNNI__)
+        return (vi)_mm512_dpwssd_epi32((__m512i)acc, _mm512_set1_epi32((int)a), (__m512i)b);
+#elif defined(RADIXRT_AVX512)
+        return acc + (vi)_mm512_madd_epi16(_mm512_set1_epi32((int)a), (__m512i)b);
+#elif defined(__AVXVNNI__)
+        return (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, _mm256_set1_epi32((int)a), (__m256i)b);
+#elif defined(__AVX2__)
+        return acc + (vi)_mm256_madd_epi16(_mm256_set1_epi32((int)a), (__m256i)b);
+#else
+        return acc + (int32_t)(int16_t)a * ((vi)(b << 16) >> 16) + ((int32_t)a >> 16) * ((vi)b >> 16);
+#endif
+    }
+};
+
 template <class Mac, int R, int N>
 RADIXRT_ONCE static void product_tile(const uint32_t *a, int64_t lda, const uint32_t *b, int64_t ldb, int64_t length,
                                       float *c, int64_t ldc, bool add) {
-    vf acc[R][N];
+    typedef typename Mac::Sum Sum;
+    Sum acc[R][N];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-        for (int n = 0; n < N; n++) acc[r][n] = add ? load<vf>(c + r * ldc + n * VL) : vf{};
+        for (int n = 0; n < N; n++) acc[r][n] = add ? load<Sum>(c + r * ldc + n * VL) : Sum{};
     for (int64_t i = 0; i < length; i++) {
         vu line[N];
 #pragma GCC unroll 8

@@ -2,7 +2,7 @@
 // then takes what the others have left of theirs. Weights are so read in long runs, and a thread that loses its core for a
 // while is not waited for longer than for the piece it is at.
 #pragma once
-#include <omp.h>
+#include "openmp.h"
 
 #include <atomic>
 

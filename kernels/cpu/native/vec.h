@@ -1,8 +1,8 @@
 // Vectors that any compiler of the GCC family lowers to what the CPU has: VL floats each.
 //
 // The library is compiled for the machine that runs it (see build.py), so what the CPU can do is known here, at compile
-// time. Only three things are written for one instruction set: products of bfloat16 pairs, products of bytes, and the
-// transposition of a block.
+// time. What is written for one instruction set is little: products of pairs and of bytes, conversions
+// of float16, sums over a vector, and the transposition of a block.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -10,6 +10,9 @@
 #include <cstring>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#endif
+#if defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
@@ -44,9 +47,16 @@ typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 #endif
 #define RADIXRT_INSIDE static inline __attribute__((always_inline))
 
+#if defined(_WIN32)
+#define EXPORT extern "C" __declspec(dllexport)
+#else
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 typedef uint16_t bf16;  // the upper half of a float32
+struct f16 {            // IEEE 754 binary16
+    uint16_t bits;
+};
 
 constexpr float NEGATIVE_INFINITY = -__builtin_inff();
 
@@ -103,11 +113,72 @@ static inline void narrow1(bf16 *to, float x) {
     *to = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
 }
 
+// Float16 likewise, in plain integer arithmetic: magnitudes are moved to their place in a float32 and the exponent is set
+// right by a multiplication, which is exact for subnormal numbers too.
+static inline vf widen_f16(vu h) {
+    const vu sign = (h & 0x8000) << 16, magnitude = (h & 0x7fff) << 13;
+    const vu bits = (vu)((vf)magnitude * 0x1p112f);
+    return (vf)((magnitude >= (0x7c00u << 13) ? bits | 0x7f800000u : bits) | sign);
+}
+static inline vu narrow_f16(vf x) {
+    const vu sign = ((vu)x >> 16) & 0x8000, bits = (vu)x & 0x7fffffffu;
+    const vu normal = (bits + 0xfff + ((bits >> 13) & 1) - (112u << 23)) >> 13;
+    const vu subnormal = (vu)((vf)bits + 0.5f) - 0x3f000000u;  // the addition rounds to units of 2^-24
+    vu half = bits < 0x38800000u ? subnormal : normal;
+    half = bits >= 0x477ff000u ? vu{} + 0x7c00u : half;
+    half = bits > 0x7f800000u ? vu{} + 0x7e00u : half;
+    return half | sign;
+}
+#if defined(RADIXRT_AVX512)
+static inline vf widen(const f16 *x) { return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }
+static inline void narrow(f16 *to, vf x) { _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph((__m512)x, 0)); }
+#elif defined(__AVX2__) && defined(__F16C__)
+static inline vf widen(const f16 *x) { return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }
+static inline void narrow(f16 *to, vf x) { _mm_storeu_si128((__m128i *)to, _mm256_cvtps_ph((__m256)x, 0)); }
+#elif defined(__aarch64__)
+static inline vf widen(const f16 *x) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&x->bits))); }
+static inline void narrow(f16 *to, vf x) { vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x))); }
+#else
+static inline vf widen(const f16 *x) { return widen_f16(__builtin_convertvector(load<vh>(x), vu)); }
+static inline void narrow(f16 *to, vf x) { store(to, __builtin_convertvector(narrow_f16(x), vh)); }
+#endif
+static inline float wide(f16 x) { return widen_f16(vu{} + x.bits)[0]; }
+static inline void narrow1(f16 *to, float x) { to->bits = (uint16_t)narrow_f16(all(x))[0]; }
+
+// The nearest integers, ties to even; |x| < 2^22.
+static inline vf nearest_even(vf x) { return (x + 12582912.0f) - 12582912.0f; }
+
 #if defined(RADIXRT_AVX512)
 static inline float sum(vf v) { return _mm512_reduce_add_ps((__m512)v); }
 static inline float largest(vf v) { return _mm512_reduce_max_ps((__m512)v); }
 static inline int32_t sum(vi v) { return _mm512_reduce_add_epi32((__m512i)v); }
 static inline int32_t largest(vi v) { return _mm512_reduce_max_epi32((__m512i)v); }
+#elif defined(__AVX2__)
+// Elements n places away: three of them bring all together.
+template <int n, class V> static inline V away(V v) {
+    if (n == 4) return (V)_mm256_permute2x128_si256((__m256i)v, (__m256i)v, 1);
+    return (V)_mm256_shuffle_epi32((__m256i)v, n == 2 ? 0x4e : 0xb1);
+}
+static inline float sum(vf v) {
+    v += away<4>(v);
+    v += away<2>(v);
+    return (v + away<1>(v))[0];
+}
+static inline int32_t sum(vi v) {
+    v += away<4>(v);
+    v += away<2>(v);
+    return (v + away<1>(v))[0];
+}
+static inline float largest(vf v) {
+    v = (vf)_mm256_max_ps((__m256)v, (__m256)away<4>(v));
+    v = (vf)_mm256_max_ps((__m256)v, (__m256)away<2>(v));
+    return ((vf)_mm256_max_ps((__m256)v, (__m256)away<1>(v)))[0];
+}
+static inline int32_t largest(vi v) {
+    v = (vi)_mm256_max_epi32((__m256i)v, (__m256i)away<4>(v));
+    v = (vi)_mm256_max_epi32((__m256i)v, (__m256i)away<2>(v));
+    return ((vi)_mm256_max_epi32((__m256i)v, (__m256i)away<1>(v)))[0];
+}
 #else
 static inline float sum(vf v) {
     float total = 0;
