@@ -122,8 +122,7 @@ class OtherWork:
         parts = ("user", "nice", "system", "irq", "softirq", "steal")
         processes = [psutil.Process(), *(process for target in self._targets for process in target.processes())]
         ours = [process.cpu_times() for process in processes]
-        used: float = sum(getattr(everything, part, 0.0) for part in parts)
-        return used - sum(own.user + own.system for own in ours)
+        return float(sum(getattr(everything, part, 0.0) for part in parts) - sum(own.user + own.system for own in ours))
 
 
 def radixrt(
