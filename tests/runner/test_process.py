@@ -131,9 +131,10 @@ def test_it_reports_loading_and_then_itself(runner):
     assert loading
     assert all(isinstance(message, Loading) and 0 <= message.fraction <= 1 for message in loading)
     assert ready == RunnerReady(
-        kv_tokens=512, context_length=256, vocab_size=V, dtype="float32", device="cpu", threads=1,
-        embedding_size=64,
+        kv_tokens=512, context_length=256, vocab_size=V, dtype="float32", kv_dtype="float32", device="cpu", threads=1,
+        embedding_size=64, description=ready.description, slow=ready.slow,
     )  # fmt: skip
+    assert "float32 KV" in ready.description and "1 thread" in ready.description
 
 
 def test_a_shared_prefix_planned_ahead_gives_transformers_tokens(runner, llama):
