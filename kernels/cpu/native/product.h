@@ -67,21 +67,25 @@ RADIXRT_ONCE static void product_tile(const uint32_t *a, int64_t lda, const uint
         for (int n = 0; n < N; n++) store(c + r * ldc + n * VL, acc[r][n]);
 }
 
-template <class Mac, int N>
-static void product_columns(const uint32_t *a, int64_t lda, int64_t rows, const uint32_t *b, int64_t ldb,
-                            int64_t length, float *c, int64_t ldc, bool add) {
-    int64_t r = 0;
-    for (; r + 6 <= rows; r += 6) product_tile<Mac, 6, N>(a + r * lda, lda, b, ldb, length, c + r * ldc, ldc, add);
-    for (; r + 3 <= rows; r += 3) product_tile<Mac, 3, N>(a + r * lda, lda, b, ldb, length, c + r * ldc, ldc, add);
-    for (; r < rows; r++) product_tile<Mac, 1, N>(a + r * lda, lda, b, ldb, length, c + r * ldc, ldc, add);
+// R rows of A times all columns, N vectors of these at a time.
+template <class Mac, int R, int N>
+static inline void product_rows(const uint32_t *a, int64_t lda, const uint32_t *b, int64_t ldb, int64_t columns,
+                                int64_t length, float *c, int64_t ldc, bool add) {
+    int64_t n = 0;
+    for (; n + N * VL <= columns; n += N * VL) product_tile<Mac, R, N>(a, lda, b + n, ldb, length, c + n, ldc, add);
+    for (; n < columns; n += VL) product_tile<Mac, R, 1>(a, lda, b + n, ldb, length, c + n, ldc, add);
 }
 
 template <class Mac>
 static void product(const uint32_t *a, int64_t lda, int64_t rows, const uint32_t *b, int64_t ldb, int64_t columns,
                     int64_t length, float *c, int64_t ldc, bool add) {
-    constexpr int WIDEST = VL == 16 ? 4 : 2;  // six rows of it fill the registers
-    int64_t n = 0;
-    for (; n + WIDEST * VL <= columns; n += WIDEST * VL)
-        product_columns<Mac, WIDEST>(a, lda, rows, b + n, ldb, length, c + n, ldc, add);
-    for (; n < columns; n += VL) product_columns<Mac, 1>(a, lda, rows, b + n, ldb, length, c + n, ldc, add);
+    // As many sums as there are registers for; fewer would wait for each other.
+    constexpr int OF_SIX = VL == 16 ? 4 : 2, OF_FEW = 4;
+    int64_t r = 0;
+    for (; r + 6 <= rows; r += 6)
+        product_rows<Mac, 6, OF_SIX>(a + r * lda, lda, b, ldb, columns, length, c + r * ldc, ldc, add);
+    for (; r + 3 <= rows; r += 3)
+        product_rows<Mac, 3, OF_FEW>(a + r * lda, lda, b, ldb, columns, length, c + r * ldc, ldc, add);
+    for (; r < rows; r++)
+        product_rows<Mac, 1, OF_FEW>(a + r * lda, lda, b, ldb, columns, length, c + r * ldc, ldc, add);
 }
