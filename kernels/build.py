@@ -2,7 +2,7 @@
 
 A library is made for one rung of `instruction_sets`, with the flags of that rung and no others: what is compiled for a
 lower rung on this machine is what a machine gets that has no higher one. A wheel brings those of the common rungs
-(setup.py), each named after the sources that it was made from, so that one of other sources is never used. From a
+(wheel.py), each named after the sources that it was made from, so that one of other sources is never used. From a
 source tree the library is compiled when it is first wanted, in two to five seconds, once for each source, compiler,
 rung and CPU; the runner begins with it while torch is still being imported, which is why nothing here imports torch.
 """

@@ -1,6 +1,6 @@
 """The C++ compiler that makes the library: which one, with which flags, into which file.
 
-The standard library alone, for setup.py runs this where nothing else of radixrt can be imported.
+The standard library alone, for wheel.py runs this where nothing else of radixrt can be imported.
 """
 
 from __future__ import annotations

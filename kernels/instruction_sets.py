@@ -93,7 +93,7 @@ def cap(environ: Mapping[str, str] = os.environ) -> InstructionSet | None:
     for rung in rungs:
         if rung.name == name:
             return rung
-    from radixrt.errors import StartupError  # here, for setup.py uses this module where radixrt cannot be imported
+    from radixrt.errors import StartupError  # here, for wheel.py uses this module where radixrt cannot be imported
 
     known = any(rung.name == name for ladder in LADDERS.values() for rung in ladder)
     fault = "is not an instruction set that this CPU has" if known else "is no instruction set that is known"

@@ -35,7 +35,7 @@ def make(tmp_path: Path, compiler_script: str | None, hook: str = "build_wheel")
     tree.mkdir()
     for name in ("radixrt", "kernels", "lang"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     path = tmp_path / "cxx"
     if compiler_script is not None:

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel brings the compiled kernels for the common instruction sets.
+"""How a wheel is built: it brings the compiled kernels for the common instruction sets (pyproject.toml: cmdclass).
 
 Where there is no C++ compiler, the wheel is one of pure Python, and a warning says so.
 """
@@ -10,11 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 # radixrt's dependencies are not there when it is built: these two modules need the standard library alone.
 from kernels import compiler, instruction_sets
 
@@ -55,18 +54,14 @@ class BuildPython(build_py):
 
 
 class BuildWheel(bdist_wheel):
-    """The libraries are called through ctypes: they fit the machine, and every version of Python."""
+    """For one kind of machine, where the libraries can be compiled. They are called through ctypes, so that they fit
+    every version of Python."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        # What setuptools asks when it decides whether a distribution is for every machine.
+        self.distribution.has_ext_modules = lambda: compiler.find() is not None
 
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, machine = super().get_tag()
         return (python, abi, machine) if self.root_is_pure else ("py3", "none", machine)
-
-
-class WithKernels(Distribution):
-    """A distribution for one kind of machine, where its libraries can be compiled."""
-
-    def has_ext_modules(self) -> bool:
-        return compiler.find() is not None
-
-
-setup(distclass=WithKernels, cmdclass={"build_py": BuildPython, "bdist_wheel": BuildWheel})
