@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 from contextvars import ContextVar
+from functools import partial
+from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -36,8 +38,19 @@ def start(name: str, config_type: type[Config]) -> Config:
     setup_logging(getattr(config, "log_level", "warning"), name, getattr(config, "log_format", "text"))
     ask_short_slice()
     directory = getattr(config, "ipc_dir", "")
+    sys.excepthook = partial(_report_unless_ended, directory)
     threading.Thread(target=_lifeline, args=(directory,), daemon=True, name="lifeline").start()
     return config
+
+
+def _report_unless_ended(
+    directory: str, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Print an error that ends this process, unless the engine has ended: its directory, and with it all sockets, is
+    gone then, and this process had only just begun to open them."""
+    if directory and not os.path.isdir(directory):
+        os._exit(0)
+    sys.__excepthook__(kind, error, traceback)
 
 
 def setup_logging(level: str, process: str, log_format: LogFormat = "text") -> None:

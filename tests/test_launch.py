@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import radixrt
 from radixrt import launch
-from radixrt.config import EngineConfig
+from radixrt.config import EngineConfig, TokenizerConfig
 from tests.waiting import HANG_S
 
 
@@ -79,3 +83,20 @@ def test_a_process_that_ends_before_it_has_read_its_config_is_a_death_like_anoth
     assert told.wait(HANG_S)
     trio.stop()
     trio.stop()
+
+
+def test_a_process_whose_engine_has_ended_says_nothing(tiny_path: Path, tmp_path: Path) -> None:
+    """It reads its config when the directory of its sockets is gone already."""
+    gone = tmp_path / "gone"
+    config = TokenizerConfig(
+        model_path=str(tiny_path), model_name="tiny", tokenizer=None, chat_template=None,
+        client_address=f"ipc://{gone}/client", scheduler_in=f"ipc://{gone}/in", scheduler_out=f"ipc://{gone}/out",
+        ipc_dir=str(gone), log_level="warning",
+    )  # fmt: skip
+    command = [sys.executable, "-P", "-m", "radixrt.tokenizer"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(radixrt.__file__).parents[1])}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(msgspec.json.encode(config) + b"\n")
+        process.stdin.flush()
+        assert (process.wait(HANG_S), process.stderr.read()) == (0, b"")

@@ -20,7 +20,7 @@ from kernels_trees import Tree, expected, inputs
 from radixrt.kernels import compiler, instruction_sets
 from radixrt.kernels.cpu.native.binding import Choice, Heads, Linear, Reads
 from radixrt.kernels.cpu.native.packed import Groups, packed_bytes, quantize
-from radixrt.kernels.cpu.native.reads import segments as reads_of
+from radixrt.kernels.cpu.native.reads import StepReads
 
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 PREFIX = Path("/usr/aarch64-linux-gnu")
@@ -193,17 +193,18 @@ def test_attention_in_float32(emulated: Emulated, window: int | None) -> None:
     reads = [np.concatenate([span, part]) for part in private]
     tree = Tree([9, 1, 3], new, reads, private, [(span, 0, 3)], 400)
     x = inputs(tree, heads, kv_heads, width, torch.float32, 0)
-    own, segments = reads_of(tree.layout())
+    step = StepReads(tree.layout(), window)
     out = emulated.room(x.q.numel() * 4)
     who = Reads(
-        tokens=len(x.q), segments_count=len(segments), window=window or 0, segments=emulated.put(segments),
-        slots=emulated.put(own), positions=emulated.put(np.ascontiguousarray(tree.layout().positions)),
+        tokens=len(x.q), segments_count=len(step.segments), window=window or 0, segments=emulated.put(step.segments),
+        slots=emulated.put(step.slots), positions=emulated.put(step.positions), visible=emulated.put(step.visible),
+        visible_words=step.visible.shape[1],
     )  # fmt: skip
     what = Heads(
         q=emulated.put(x.q), keys=emulated.put(x.keys), values=emulated.put(x.values), out=out, q_stride=heads * width,
         pool=x.keys.shape[1], kv_heads=kv_heads, group=heads // kv_heads, width=width, scale=0.2,
     )  # fmt: skip
-    emulated.call(("radixrt_attention", emulated.put(who), emulated.put(what), 0))
+    emulated.call(("radixrt_attention", emulated.put(who), emulated.put(what)))
     truth = expected(tree, x, 0.2, window).numpy()
     np.testing.assert_allclose(emulated.get(out, truth.shape), truth, atol=1e-5)
 

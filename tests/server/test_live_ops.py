@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.waiting import HANG_S, all_end
+from tests.waiting import HANG_S, all_end, until
 
 from .events import strict
 from .live import Live, live_server, stop, until_ready
@@ -59,6 +59,7 @@ def test_clients_that_leave_a_plain_request_or_the_queue(live: Live) -> None:
     for i in range(0, 24, 8):  # these are left while their prompts are computed
         bodies[i] |= {"messages": [{"role": "user", "content": f"{i}" + " word" * 700}], "max_tokens": 100}
     connections = [start(live, body) for body in bodies]
+    until(lambda: live.metrics()["radixrt_requests_running"] > 0)
     for _ in range(20):
         assert live.http.get("/health").status_code == 200
     assert live.metrics()["radixrt_requests_running"] > 0, "health was answered while they run"
