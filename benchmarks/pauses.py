@@ -19,7 +19,7 @@ from typing import Any
 from measure import Record, Server
 
 BEGIN_S = 0.3
-"""The stream runs for so long before the constraint is sent."""
+"""Seconds that the stream runs before the constraint is sent."""
 
 
 def nested(depth: int, salt: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The client's connection to its engine: how it ends, whoever ends it, and what may be asked of it afterwards."""
+"""The client's connection to its engine: how it ends, from any side, and what may be asked of it afterwards."""
 
 from __future__ import annotations
 

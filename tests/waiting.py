@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 import psutil
 
 HANG_S = 300.0
-"""After so long a test gives up what it waits for: it hangs. Machines and the load on them differ a hundredfold, so
-that a limit of seconds would say more about them than about the code. Figures of time are in benchmarks/."""
+"""Seconds after which a test gives up waiting: what it waits for hangs. Machines and the load on them differ a
+hundredfold, so that a limit of seconds would say more about them than about the code. Figures of time are in
+benchmarks/."""
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:

@@ -28,24 +28,12 @@ def tree_attention(
     scale: float,
     sliding_window: int | None = None,
 ) -> torch.Tensor:
-    if keys.dtype != q.dtype:
+    dtype = q.dtype
+    if keys.dtype != dtype:
         # Lines are converted as they are gathered, the new tokens' own too: those are what other steps will read.
         own = torch.from_numpy(layout.slots)
         k, v = (from_lines(pool[:, own], torch.float32).transpose(0, 1) for pool in (keys, values))
-        return _attend(q.float(), k, v, keys, values, layout, scale, sliding_window).to(q.dtype)
-    return _attend(q, k, v, keys, values, layout, scale, sliding_window)
-
-
-def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    layout: AttentionLayout,
-    scale: float,
-    sliding_window: int | None,
-) -> torch.Tensor:
+        q = q.float()
     tokens, heads, width = q.shape
     kv_heads, slots, _ = keys.shape
     pool = Pool(kv_heads, slots, q.dtype)
@@ -53,7 +41,7 @@ def _attend(
     q = q.reshape(tokens, kv_heads, heads // kv_heads, width)
     if len(pieces.own) == 1 and not pieces.shared:
         out, _ = _own(pieces.own[0], q, k, v, keys, values, scale)
-        return out.reshape(tokens, heads, width)
+        return out.reshape(tokens, heads, width).to(dtype)
 
     # Partial results are merged in float32: a token may have many.
     merged = q.new_empty(q.shape, dtype=torch.float32)
@@ -68,7 +56,7 @@ def _attend(
         at = slice(stack.first, stack.end)
         merged[at].lerp_(out.float(), torch.sigmoid(lse - total[at]).unsqueeze(-1))
         total[at] = torch.logaddexp(lse, total[at])
-    return merged.to(q.dtype).view(tokens, heads, width)
+    return merged.to(dtype).view(tokens, heads, width)
 
 
 def _own(

@@ -56,7 +56,7 @@ def main() -> int:
 
             run = partial(serve, inbox, *load(config, report, checkpoint))
     except Exception as error:
-        # Whatever keeps us from starting is told to whoever waits; what we say ourselves needs no traceback.
+        # The scheduler is told what keeps us from starting; an error of our own needs no traceback.
         log.log(logging.DEBUG if isinstance(error, RadixrtError) else logging.ERROR, "cannot start", exc_info=True)
         _refuse(inbox, error)
         link.close()

@@ -43,7 +43,7 @@ def test_the_compiler_that_is_there_first_is_taken(tmp_path: Path, monkeypatch: 
         (tmp_path / name).chmod(0o755)
         assert compiler.find({}) == str(tmp_path / name)
     assert compiler.find({"CXX": "clang++ -v"}) == str(tmp_path / "clang++")
-    assert compiler.find({"CXX": "absent"}) is None  # whoever names one wants no other
+    assert compiler.find({"CXX": "absent"}) is None  # a compiler that is named is the only one tried
     assert compiler.names("win32") == ("clang++",)
 
 

@@ -195,7 +195,7 @@ static inline void half_outputs(const bf16 *weight, int64_t inputs, const row_ha
     for (; r + R <= rows; r += R)
         for (int o = 0; o < O; o += BLOCK_OUTPUTS)
             half_product<R, BLOCK_OUTPUTS>(weight + o * inputs, inputs, x + r * inputs, y + r * stride + o, stride);
-    for (; R % 2 == 0 && r + R / 2 <= rows; r += R / 2)
+    for (; r + R / 2 <= rows; r += R / 2)
         for (int o = 0; o < O; o += BLOCK_OUTPUTS)
             half_product<R / 2, BLOCK_OUTPUTS>(weight + o * inputs, inputs, x + r * inputs, y + r * stride + o, stride);
     for (; r < rows; r++) half_product<1, O>(weight, inputs, x + r * inputs, y + r * stride, stride);
@@ -236,16 +236,7 @@ RADIXRT_ONCE static void linear_tile(const Linear &w, int64_t tile, const Rows &
             y[row * w.outputs + first + o] = part[(row - from) * TILE + o] + (w.bias ? w.bias[first + o] : 0);
 }
 
-// The largest magnitude of `count` floats, as its bits: 0x7f800000 or more where one is no number.
-static inline int32_t largest_bits(const float *x, int64_t count) {
-    vi highest = vi{};  // magnitudes compare as their bits do, and what is no number is above all that are
-    for (int64_t i = 0; i < count; i += VL) {
-        const vi magnitude = load<vi>(x + i) & 0x7fffffff;
-        highest = magnitude > highest ? magnitude : highest;
-    }
-    return largest(highest);
-}
-// What numbers up to that magnitude are multiplied by to become bytes, and the bytes to become them again; no number where
+// What numbers up to a magnitude, given as its bits, are multiplied by to become bytes, and the bytes to become them again; no number where
 // that is none, and then neither is any product of the row.
 static inline float to_bytes(int32_t bits) { return bits > 0 ? 127 / load<float>(&bits) : 0; }
 static inline float from_bytes(int32_t bits) {

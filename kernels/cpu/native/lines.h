@@ -15,20 +15,10 @@ constexpr float UNITS_16 = 32767;    // magnitude of the largest factor
 
 enum PoolType : int64_t { FLOAT32, BFLOAT16, FLOAT16, INT8 };
 
-// max|x| of x [count]; NaN where one of them is not finite, of which the bits as an integer are the largest.
+// max|x| of x [count]; NaN where one of them is not finite.
 static inline float largest_magnitude(const float *x, int64_t count) {
-    vi highest = vi{};
-    int64_t e = 0;
-    for (; e + VL <= count; e += VL) {
-        const vi bits = load<vi>(x + e) & 0x7fffffff;
-        highest = bits > highest ? bits : highest;
-    }
-    int32_t most = largest(highest);
-    for (; e < count; e++) {
-        const int32_t bits = load<int32_t>(x + e) & 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    return most < 0x7f800000 ? load<float>(&most) : __builtin_nanf("");
+    const int32_t bits = largest_bits(x, count);
+    return bits < 0x7f800000 ? load<float>(&bits) : __builtin_nanf("");
 }
 
 // Each kind of lines has: E, the elements; STEP, how many of them make one 32-bit word of a product; bytes(width) of a

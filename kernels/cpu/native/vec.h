@@ -202,6 +202,22 @@ static inline float largest(vf v) {
 }
 #endif
 
+// The largest magnitude of x [count], as its bits: 0x7f800000 or more where one is not finite.
+static inline int32_t largest_bits(const float *x, int64_t count) {
+    vi highest = vi{};  // magnitudes compare as their bits do, and what is not finite is above all that is
+    int64_t i = 0;
+    for (; i + VL <= count; i += VL) {
+        const vi magnitude = load<vi>(x + i) & 0x7fffffff;
+        highest = magnitude > highest ? magnitude : highest;
+    }
+    int32_t most = largest(highest);
+    for (; i < count; i++) {
+        const int32_t magnitude = load<int32_t>(x + i) & 0x7fffffff;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
+
 // e^x to about 2e-7, relative: 2^n times a polynomial for 2^f, -1/2 <= f <= 1/2. 0 where it would be below 2^-125 (or is
 // all but 0); very large, or infinite, beyond 2^127; NaN for NaN.
 static inline vf exponential(vf x) {
